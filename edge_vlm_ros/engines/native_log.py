@@ -1,0 +1,50 @@
+"""llama.cpp's log lines: passed on to Python's logging, and kept for error messages."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+
+import llama_cpp.llama_cpp as llama
+
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
+_CONTINUATION = 5
+# The cache holds several sequences, each shorter than the trained context: that is checked here.
+_EXPECTED_WARNING = "possible training context overflow"
+_logger = logging.getLogger("edge_vlm_ros.llama_cpp")
+_recent: deque[str] = deque(maxlen=20)
+_install_lock = threading.Lock()
+_installed = False
+
+
+@llama.llama_log_callback  # type: ignore[untyped-decorator]
+def _receive(level: int, text: bytes, _user_data: object) -> None:
+    line = text.decode("utf-8", "replace").rstrip()
+    if not line.strip(". "):
+        return  # the dots that draw a progress bar
+    severity = _LEVELS.get(level, logging.DEBUG)
+    if _EXPECTED_WARNING in line:
+        severity = logging.DEBUG
+    if level == _CONTINUATION:
+        _logger.debug(line)
+        return
+    if severity >= logging.WARNING:
+        _recent.append(line)
+    _logger.log(severity, line)
+
+
+def install() -> None:
+    """Receive the native library's log from now on. Calling it again changes nothing."""
+    global _installed
+    with _install_lock:
+        if not _installed:
+            llama.llama_log_set(_receive, None)
+            _installed = True
+
+
+def recent_errors() -> str:
+    """The last warnings and errors of the native library, for an error message; then forgotten."""
+    lines = list(_recent)
+    _recent.clear()
+    return "; ".join(lines[-4:]) or "llama.cpp gave no reason"

@@ -1,0 +1,72 @@
+"""How the next token is chosen, as llama.cpp's sampler chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import llama_cpp.llama_cpp as llama
+
+PENALTY_LAST_N = 64
+"""Generated tokens that the repetition penalty looks back on: llama.cpp's default."""
+
+
+@dataclass(frozen=True)
+class SamplingParameters:
+    """Greedy by default. Raises ValueError for values outside their ranges.
+
+    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repeat_penalty`` 1
+    switch the respective filter off; ``seed`` decides the random choice.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repeat_penalty: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
+        _require(self.top_k >= 0, "top_k", self.top_k, "0 or more")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0, at most 1")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
+        _require(self.repeat_penalty > 0, "repeat_penalty", self.repeat_penalty, "above 0")
+        _require(0 <= self.seed < 2**32, "seed", self.seed, "an unsigned 32-bit number")
+
+
+def _require(condition: bool, name: str, value: float, expected: str) -> None:
+    # A NaN fails every comparison and is refused with the rest.
+    if not condition:
+        raise ValueError(f"sampling: {name} must be {expected}, not {value}")
+
+
+class Sampler:
+    """One answer's sampler chain. Used by the thread that owns the context only."""
+
+    def __init__(self, parameters: SamplingParameters) -> None:
+        p = parameters
+        self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
+        if p.repeat_penalty != 1.0:
+            penalty = p.repeat_penalty
+            self._add(llama.llama_sampler_init_penalties(PENALTY_LAST_N, penalty, 0.0, 0.0))
+        if p.temperature == 0.0:
+            self._add(llama.llama_sampler_init_greedy())
+            return
+        if p.top_k:
+            self._add(llama.llama_sampler_init_top_k(p.top_k))
+        if p.top_p < 1.0:
+            self._add(llama.llama_sampler_init_top_p(p.top_p, 1))
+        if p.min_p > 0.0:
+            self._add(llama.llama_sampler_init_min_p(p.min_p, 1))
+        self._add(llama.llama_sampler_init_temp(p.temperature))
+        self._add(llama.llama_sampler_init_dist(p.seed))
+
+    def sample(self, context: object, row: int) -> int:
+        """The next token after the logits of batch row ``row``; remembered for the penalty."""
+        return int(llama.llama_sampler_sample(self._chain, context, row))
+
+    def close(self) -> None:
+        llama.llama_sampler_free(self._chain)
+
+    def _add(self, sampler: object) -> None:
+        llama.llama_sampler_chain_add(self._chain, sampler)

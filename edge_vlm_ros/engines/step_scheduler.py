@@ -1,0 +1,55 @@
+"""Which kind of step an engine does next."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class StepKind(Enum):
+    INGEST = "ingest"
+    """One chunk of a trunk."""
+    PREFILL = "prefill"
+    """One chunk of a question."""
+    DECODE = "decode"
+    """One token of every running answer."""
+
+
+class StepScheduler:
+    """Shares an engine's time between ingestion and answers.
+
+    Weighted fair queueing over measured time: the side that has had less of its share goes first,
+    so neither starves and an idle side's share is not lost. Between answers, a chunk of a new
+    question alternates with a decode step of the running ones.
+    """
+
+    def __init__(self, ingest_share: float) -> None:
+        self._ingest_share = ingest_share
+        self._ingest_time = 0.0
+        self._answer_time = 0.0
+        self._last_answer_step = StepKind.DECODE
+        self._was_contended = False
+
+    def choose(self, *, ingest: bool, prefill: bool, decode: bool) -> StepKind | None:
+        """The next step among the kinds that have work; None when there is none."""
+        answers = prefill or decode
+        contended = ingest and answers
+        if contended and not self._was_contended:
+            # Time one side had to itself gives the other no claim on the future.
+            self._ingest_time = self._answer_time = 0.0
+        self._was_contended = contended
+        if ingest and (not answers or self._ingest_time <= self._answer_time):
+            return StepKind.INGEST
+        if not answers:
+            return None
+        if prefill and decode:
+            turn = self._last_answer_step is StepKind.DECODE
+            return StepKind.PREFILL if turn else StepKind.DECODE
+        return StepKind.PREFILL if prefill else StepKind.DECODE
+
+    def account(self, kind: StepKind, seconds: float) -> None:
+        """A step of this kind took ``seconds``."""
+        if kind is StepKind.INGEST:
+            self._ingest_time += seconds / self._ingest_share
+        else:
+            self._answer_time += seconds / (1.0 - self._ingest_share)
+            self._last_answer_step = kind

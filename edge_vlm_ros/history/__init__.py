@@ -1,0 +1,39 @@
+"""The logical history of a stream: items, versions, identity. Imports nothing of ours."""
+
+from __future__ import annotations
+
+from .bindings import (
+    Binding,
+    BindingError,
+    NewestPublished,
+    NewestRegistered,
+    Stamp,
+    VersionBinding,
+)
+from .epoch import Epoch
+from .history import FrameShape, History, HistoryFull, HistoryLimits
+from .identity import extend_identity, root_identity
+from .items import FrameItem, Item, TextItem, TextRole
+from .version import Version, VersionState
+
+__all__ = [
+    "Binding",
+    "BindingError",
+    "Epoch",
+    "FrameItem",
+    "FrameShape",
+    "History",
+    "HistoryFull",
+    "HistoryLimits",
+    "Item",
+    "NewestPublished",
+    "NewestRegistered",
+    "Stamp",
+    "TextItem",
+    "TextRole",
+    "Version",
+    "VersionBinding",
+    "VersionState",
+    "extend_identity",
+    "root_identity",
+]

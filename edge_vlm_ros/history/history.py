@@ -1,0 +1,331 @@
+"""The versioned history of one stream."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Literal
+
+from .bindings import Binding, BindingError, NewestPublished, NewestRegistered, Stamp
+from .epoch import Epoch
+from .items import FrameItem, Item, TextItem, TextRole
+from .version import Version, VersionState
+
+FullPolicy = Literal["drop_oldest", "reject"]
+
+
+class HistoryFull(RuntimeError):
+    """An item does not fit into the history and the policy does not make room for it."""
+
+
+@dataclass(frozen=True)
+class HistoryLimits:
+    """Bounds of a history and what happens when they are reached.
+
+    With ``drop_oldest`` a new epoch starts with the newest ``keep_frames`` frames, the turns
+    committed after them and as many older turns as make ``max_turns``; all of it is computed
+    again. Raises ValueError for values that contradict each other.
+    """
+
+    max_tokens: int
+    max_frames: int
+    keep_frames: int
+    max_turns: int
+    policy: FullPolicy = "drop_oldest"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1 or self.max_frames < 1 or self.max_turns < 0:
+            raise ValueError("max_tokens and max_frames must be at least 1, max_turns at least 0")
+        if not 0 <= self.keep_frames < self.max_frames:
+            raise ValueError(
+                f"keep_frames ({self.keep_frames}) must be at least 0 and below max_frames "
+                f"({self.max_frames}): dropping must make room for a new frame"
+            )
+        if self.policy not in ("drop_oldest", "reject"):
+            raise ValueError(f"unknown policy {self.policy!r}: use drop_oldest or reject")
+
+
+@dataclass(frozen=True)
+class FrameShape:
+    """What every frame of a model looks like in the token stream."""
+
+    prefix: tuple[int, ...]
+    suffix: tuple[int, ...]
+    n_embeddings: int
+    n_embedding_positions: int
+
+
+class History:
+    """Items of one stream in their order of arrival, and the questions that hold on to them.
+
+    Not thread-safe: one owner calls it. ``root`` is the identity of the empty prefix,
+    ``open_tokens`` start every epoch.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        root: bytes,
+        open_tokens: tuple[int, ...],
+        frame_shape: FrameShape,
+        limits: HistoryLimits,
+    ) -> None:
+        self.stream = stream
+        self.limits = limits
+        self._root = root
+        self._open = TextItem(open_tokens, TextRole.OPEN)
+        self._shape = frame_shape
+        self._next_frame_id = 0
+        self._contents: dict[int, bytes | None] = {}
+        self._readers: Counter[Version] = Counter()
+        self._oldest_bindable = 0
+        self._epochs: dict[int, Epoch] = {}
+        self._current = self._start_epoch(0, [])
+
+    # ---------------------------------------------------------------- reading
+    @property
+    def current(self) -> Epoch:
+        return self._current
+
+    @property
+    def epochs(self) -> tuple[Epoch, ...]:
+        """All epochs still in use, oldest first; the last is the current one."""
+        return tuple(self._epochs.values())
+
+    def epoch(self, number: int) -> Epoch:
+        """Raises KeyError when the epoch is gone or never was."""
+        return self._epochs[number]
+
+    def newest(self, state: VersionState) -> Version:
+        """The newest version of the current epoch that has reached ``state``."""
+        epoch = self._current
+        n = (len(epoch), epoch.encoded_n, epoch.published_n)[state]
+        return Version(self.stream, epoch.number, n)
+
+    def state(self, version: Version) -> VersionState:
+        return self.epoch(version.epoch).state(version.n)
+
+    def content(self, frame_id: int) -> bytes:
+        """Content digest of an encoded frame."""
+        content = self._contents.get(frame_id)
+        if content is None:
+            raise KeyError(f"frame {frame_id} of stream {self.stream!r} has no content")
+        return content
+
+    def needed_n(self, epoch: Epoch) -> int:
+        """Newest version number of ``epoch`` that anybody may still need KV for."""
+        if epoch is self._current:
+            return len(epoch)
+        needed = [v.n for v in self._readers if v.epoch == epoch.number]
+        if not needed or epoch is self._fallback_epoch():
+            needed.append(epoch.published_n)
+        return max(needed)
+
+    # ---------------------------------------------------------------- appending
+    def register_frame(self, stamp_ns: int) -> tuple[FrameItem, Version]:
+        """Append a frame whose content is still to come. Raises HistoryFull."""
+        shape = self._shape
+        frame = FrameItem(
+            self._next_frame_id,
+            stamp_ns,
+            shape.prefix,
+            shape.suffix,
+            shape.n_embeddings,
+            shape.n_embedding_positions,
+        )
+        version = self._append(frame)
+        self._next_frame_id += 1
+        return frame, version
+
+    def append_turn(self, tokens: tuple[int, ...], text: str) -> Version:
+        """Append a committed question and answer. Raises HistoryFull."""
+        return self._append(TextItem(tokens, TextRole.TURN, text))
+
+    def complete_frame(self, frame_id: int, content: bytes) -> None:
+        """The frame is encoded; ``content`` is its digest. Any order of completion is fine."""
+        self._settle(frame_id, content)
+
+    def void_frame(self, frame_id: int) -> None:
+        """The frame's content will never come: it takes no part in any version."""
+        self._settle(frame_id, None)
+
+    def publish(self, version: Version) -> None:
+        """An engine holds finished KV for ``version``. Unknown epochs are ignored: the history
+        may have let go of one while an engine was still computing."""
+        epoch = self._epochs.get(version.epoch)
+        if epoch is not None:
+            epoch.publish(version.n)
+
+    def reset(self) -> Version:
+        """Forget everything in a new epoch. Only questions bound before keep what they see."""
+        self._current = self._start_epoch(self._current.number + 1, [])
+        self._oldest_bindable = self._current.number
+        return self.newest(VersionState.REGISTERED)
+
+    # ---------------------------------------------------------------- questions
+    def bind(self, binding: Binding) -> Version:
+        """Resolve ``binding`` and hold the version until ``release``. Raises BindingError."""
+        version = self._resolve(binding)
+        self._readers[version] += 1
+        return version
+
+    def release(self, version: Version) -> None:
+        if self._readers[version] < 1:
+            raise ValueError(f"{version} is not held")
+        self._readers[version] -= 1
+        if not self._readers[version]:
+            del self._readers[version]
+
+    def is_held(self, frame_id: int) -> bool:
+        """Whether a question is bound to a version that contains the frame."""
+        return any(
+            frame.frame_id == frame_id
+            for version in self._readers
+            for frame in self._epochs[version.epoch].frames(version.n)
+        )
+
+    def pop_retired(self) -> list[Epoch]:
+        """Remove and return the epochs that nobody needs any more.
+
+        After a rebuild the newest epoch that was published stays until the new one has caught up,
+        so that a question for the newest published version always finds one.
+        """
+        needed = {version.epoch for version in self._readers} | {self._current.number}
+        fallback = self._fallback_epoch()
+        if fallback is not None:
+            needed.add(fallback.number)
+        retired = [epoch for epoch in self._epochs.values() if epoch.number not in needed]
+        for epoch in retired:
+            del self._epochs[epoch.number]
+        live = self.live_frames()
+        self._contents = {k: v for k, v in self._contents.items() if k in live}
+        return retired
+
+    def live_frames(self) -> set[int]:
+        """Ids of all frames in epochs that are still in use."""
+        return {
+            item.frame_id
+            for epoch in self._epochs.values()
+            for item in epoch.items
+            if isinstance(item, FrameItem)
+        }
+
+    # ---------------------------------------------------------------- internals
+    def _resolve(self, binding: Binding) -> Version:
+        if isinstance(binding, NewestRegistered):
+            return self.newest(VersionState.REGISTERED)
+        if isinstance(binding, NewestPublished):
+            return self._newest_published()
+        if isinstance(binding, Stamp):
+            return self._at_stamp(binding.stamp_ns)
+        epoch = self._epochs.get(binding.epoch)
+        if epoch is None or epoch.number < self._oldest_bindable:
+            raise BindingError(
+                f"epoch {binding.epoch} of stream {self.stream!r} is not available: the current "
+                f"epoch is {self._current.number}, the history has been rebuilt or reset since"
+            )
+        if not 0 <= binding.n <= len(epoch):
+            raise BindingError(
+                f"version {binding.n} of stream {self.stream!r} does not exist: epoch "
+                f"{epoch.number} has versions 0 to {len(epoch)}"
+            )
+        return Version(self.stream, epoch.number, binding.n)
+
+    def _newest_published(self) -> Version:
+        epoch = self._fallback_epoch() or self._current
+        if not epoch.published_n:
+            raise BindingError(f"no version of stream {self.stream!r} is published yet")
+        return Version(self.stream, epoch.number, epoch.published_n)
+
+    def _fallback_epoch(self) -> Epoch | None:
+        """What stands in for the current epoch until that has been computed again.
+
+        An epoch that was itself replaced before it had caught up holds less than the one before
+        it: it stands in only where nothing better is left.
+        """
+        if self._current.caught_up:
+            return None
+        older = (e for e in reversed(self._epochs.values()) if e is not self._current)
+        published = [e for e in older if e.published_n and e.number >= self._oldest_bindable]
+        complete = (e for e in published if e.caught_up)
+        return next(complete, published[0] if published else None)
+
+    def _at_stamp(self, stamp_ns: int) -> Version:
+        epoch = self._current
+        frames = [
+            (i, item) for i, item in enumerate(epoch.items, 1) if isinstance(item, FrameItem)
+        ]
+        fitting = [i for i, frame in frames if frame.stamp_ns <= stamp_ns]
+        if not fitting:
+            oldest = f"the oldest has {frames[0][1].stamp_ns} ns" if frames else "it has no frames"
+            raise BindingError(
+                f"stream {self.stream!r} holds no frame with a stamp up to {stamp_ns} ns: {oldest}"
+            )
+        return Version(self.stream, epoch.number, fitting[-1])
+
+    def _append(self, item: Item) -> Version:
+        if not self._fits(self._current, item):
+            self._make_room(item)
+        self._current.append(item)
+        self._current.advance(self._contents)
+        return self.newest(VersionState.REGISTERED)
+
+    def _settle(self, frame_id: int, content: bytes | None) -> None:
+        if frame_id not in self.live_frames():
+            return  # its last epoch was let go of while it was being encoded
+        if frame_id in self._contents:
+            raise ValueError(f"frame {frame_id} of stream {self.stream!r} is settled already")
+        self._contents[frame_id] = content
+        for epoch in self._epochs.values():
+            if content is None:
+                epoch.mark_void(frame_id)
+            epoch.advance(self._contents)
+
+    def _fits(self, epoch: Epoch, item: Item) -> bool:
+        extra_frame = isinstance(item, FrameItem)
+        return (
+            epoch.registered_tokens + item.n_tokens <= self.limits.max_tokens
+            and len(epoch.frames(len(epoch))) + extra_frame <= self.limits.max_frames
+        )
+
+    def _make_room(self, item: Item) -> None:
+        limits = self.limits
+        if limits.policy == "reject":
+            raise HistoryFull(
+                f"the history of stream {self.stream!r} is full ({limits.max_frames} frames or "
+                f"{limits.max_tokens} tokens) and its policy is reject: reset the stream, or use "
+                "the policy drop_oldest"
+            )
+        if self._open.n_tokens + item.n_tokens > limits.max_tokens:
+            raise HistoryFull(
+                f"an item of {item.n_tokens} tokens never fits into a history of "
+                f"{limits.max_tokens} tokens (stream {self.stream!r}): raise max_tokens"
+            )
+        kept = self._kept_items()
+        budget = limits.max_tokens - self._open.n_tokens - item.n_tokens
+        while sum(i.n_tokens for i in kept) > budget:
+            # Old turns go before frames: what is asked about is what was seen.
+            turns = [i for i in kept if isinstance(i, TextItem)]
+            kept.remove(turns[0] if turns else kept[0])
+        self._current = self._start_epoch(self._current.number + 1, kept)
+
+    def _kept_items(self) -> list[Item]:
+        epoch, limits = self._current, self.limits
+        frames = epoch.frames(len(epoch))
+        kept_frames = set(frames[max(0, len(frames) - limits.keep_frames) :])
+        rest: list[Item] = []
+        turns = 0
+        for item in reversed(epoch.items):
+            if isinstance(item, FrameItem):
+                if item in kept_frames:
+                    rest.append(item)
+            elif item.role is TextRole.TURN and turns < limits.max_turns:
+                turns += 1
+                rest.append(item)
+        return rest[::-1]
+
+    def _start_epoch(self, number: int, kept: list[Item]) -> Epoch:
+        epoch = Epoch(number, self._root, (self._open, *kept))
+        epoch.advance(self._contents)
+        self._epochs[number] = epoch
+        return epoch

@@ -1,0 +1,74 @@
+"""Which questions are accepted: everything that can be refused is refused at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from .answer import AskOptions, QuestionRejected
+from .config import QuestionLimits
+from .prompt import PromptTemplate
+
+
+class Admission:
+    """Checks a question before it is bound; every refusal says what to do."""
+
+    def __init__(
+        self,
+        limits: QuestionLimits,
+        streams: Collection[str],
+        prompt: PromptTemplate,
+        tokenize: Callable[[str], tuple[int, ...]],
+    ) -> None:
+        self.limits = limits
+        self._streams = streams
+        self._prompt = prompt
+        self._tokenize = tokenize
+
+    def admit(self, stream: str, text: str, options: AskOptions, pending: int) -> tuple[int, ...]:
+        """The tokens of an acceptable question. ``pending`` questions are being answered.
+
+        Raises QuestionRejected.
+        """
+        self._check_stream(stream)
+        self._check_options(options)
+        if not text.strip():
+            raise QuestionRejected("empty_question", "the question is empty")
+        if pending >= self.limits.max_pending:
+            raise QuestionRejected(
+                "queue_full",
+                f"{pending} questions are being answered, which is the limit (max_pending): "
+                "ask again later",
+            )
+        # A character has at least one byte and a token at most some dozens: do not tokenize a book.
+        if len(text) > _MAX_CHARACTERS_PER_TOKEN * self.limits.max_question_tokens:
+            raise self._too_long(f"{len(text)} characters")
+        prompt = self._prompt.question(self._tokenize(text))
+        if len(prompt) > self.limits.max_question_tokens:
+            raise self._too_long(f"{len(prompt)} tokens")
+        return prompt
+
+    def _check_stream(self, stream: str) -> None:
+        if stream not in self._streams:
+            known = ", ".join(sorted(self._streams))
+            raise QuestionRejected("unknown_stream", f"no stream {stream!r}; there are: {known}")
+
+    def _check_options(self, options: AskOptions) -> None:
+        most = self.limits.max_answer_tokens
+        if options.max_tokens < 0 or not 0 <= options.deadline_s < float("inf"):
+            raise QuestionRejected("bad_options", "max_tokens and deadline_s must be 0 or more")
+        if options.max_tokens > most:
+            raise QuestionRejected(
+                "answer_too_long",
+                f"{options.max_tokens} tokens are asked for, an answer has at most {most} "
+                "(max_answer_tokens)",
+            )
+
+    def _too_long(self, size: str) -> QuestionRejected:
+        return QuestionRejected(
+            "question_too_long",
+            f"the question has {size}, at most {self.limits.max_question_tokens} tokens are taken "
+            "with its template (max_question_tokens)",
+        )
+
+
+_MAX_CHARACTERS_PER_TOKEN = 64

@@ -1,0 +1,107 @@
+"""Everything that can be set about a runtime. Values are checked where they are made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from edge_vlm_ros.engines.config import EngineConfig
+from edge_vlm_ros.model_profile import ModelProfile
+
+PendingPolicy = Literal["latest", "reject"]
+FullPolicy = Literal["drop_oldest", "reject"]
+
+
+class ConfigError(ValueError):
+    """A setting contradicts another one or what the model can do."""
+
+
+@dataclass(frozen=True)
+class HistoryConfig:
+    """How much a stream remembers; None takes what the model profile recommends.
+
+    ``max_tokens`` defaults to what ``max_frames`` frames and ``max_turns`` of the longest turns
+    need, as far as the model's trained context allows.
+    """
+
+    max_frames: int | None = None
+    keep_frames: int | None = None
+    max_turns: int | None = None
+    max_tokens: int | None = None
+    on_full: FullPolicy = "drop_oldest"
+
+
+@dataclass(frozen=True)
+class StreamConfig:
+    """One camera stream.
+
+    ``max_fps`` 0 and ``change_threshold`` 0 switch those gates off. At most
+    ``max_pending_frames`` frames wait to be encoded; with the policy ``latest`` a new frame then
+    takes the place of the oldest waiting one that no question needs, with ``reject`` (or if all
+    are needed) the new frame is refused.
+    """
+
+    name: str
+    history: HistoryConfig = field(default_factory=HistoryConfig)
+    max_fps: float = 0.0
+    change_threshold: float = 0.0
+    max_pending_frames: int = 8
+    pending_policy: PendingPolicy = "latest"
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise ConfigError("a stream needs a name")
+        if self.max_fps < 0 or self.change_threshold < 0:
+            raise ConfigError(f"stream {self.name!r}: max_fps and change_threshold must be >= 0")
+        if self.max_pending_frames < 1:
+            raise ConfigError(f"stream {self.name!r}: max_pending_frames must be at least 1")
+        if self.pending_policy not in ("latest", "reject"):
+            raise ConfigError(f"stream {self.name!r}: pending_policy must be latest or reject")
+
+
+@dataclass(frozen=True)
+class QuestionLimits:
+    """Bounds of what may be asked at once."""
+
+    max_pending: int = 8
+    """Questions accepted and not yet finished."""
+    max_question_tokens: int = 128
+    """Tokens of one question with its template."""
+    default_max_tokens: int = 96
+    """Length of an answer when the question does not say."""
+    max_answer_tokens: int = 256
+    """What a question may ask for at most."""
+
+    def __post_init__(self) -> None:
+        if min(self.max_pending, self.max_question_tokens, self.default_max_tokens) < 1:
+            raise ConfigError("question limits must be at least 1")
+        if self.default_max_tokens > self.max_answer_tokens:
+            raise ConfigError(
+                f"default_max_tokens ({self.default_max_tokens}) is above max_answer_tokens "
+                f"({self.max_answer_tokens})"
+            )
+
+
+@dataclass(frozen=True)
+class VisionConfig:
+    """The encoder's threads and the bounds of the embedding cache."""
+
+    n_threads: int = 1
+    cache_entries: int = 256
+    cache_bytes: int = 64 * 2**20
+
+
+@dataclass(frozen=True)
+class RuntimeConfig:
+    """A model, the streams it watches, the engine that answers and the bounds of it all."""
+
+    profile: ModelProfile
+    streams: tuple[StreamConfig, ...]
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    questions: QuestionLimits = field(default_factory=QuestionLimits)
+    vision: VisionConfig = field(default_factory=VisionConfig)
+
+    def __post_init__(self) -> None:
+        names = [stream.name for stream in self.streams]
+        if not names or len(set(names)) != len(names):
+            raise ConfigError(f"streams need distinct names and there must be one: {names}")

@@ -1,0 +1,34 @@
+"""What a runtime tells the program around it as it happens."""
+
+from __future__ import annotations
+
+from edge_vlm_ros.history import Version
+
+from .answer import Answer, AnswerResult, AnswerUpdate
+
+
+class RuntimeListener:
+    """Override what you want to hear.
+
+    All methods are called from the coordinator's thread: return quickly, never block. An exception
+    is logged and changes nothing.
+    """
+
+    def frame_dropped(self, stream: str, reason: str, text: str) -> None:
+        """A frame was not registered or is taken back: reasons pending_full, pending_replaced,
+        history_full, encoder_failed, engine_failed."""
+
+    def question_rejected(self, stream: str, question: str, reason: str, text: str) -> None:
+        """A question was not accepted."""
+
+    def answer_updated(self, answer: Answer, update: AnswerUpdate) -> None:
+        """An answer has a new state or more text."""
+
+    def answer_finished(self, answer: Answer, result: AnswerResult) -> None:
+        """An answer has ended, one way or another."""
+
+    def version_published(self, version: Version) -> None:
+        """Questions about this version can be answered at once."""
+
+    def engine_failed(self, engine: str, error: str) -> None:
+        """An engine has stopped working."""

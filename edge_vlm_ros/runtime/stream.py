@@ -1,0 +1,262 @@
+"""One stream: its history, its frames on their way through the encoder, its trunks."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from edge_vlm_ros.engines.moving_average import MovingAverage
+from edge_vlm_ros.engines.protocol import (
+    AppendFailed,
+    AppendToTrunk,
+    DropTrunk,
+    EmbeddingSegment,
+    LanguageEngine,
+    Segment,
+    TokenSegment,
+    TrunkId,
+    VersionComputed,
+)
+from edge_vlm_ros.history import Epoch, FrameItem, History, HistoryFull, Version, VersionState
+from edge_vlm_ros.history.items import Item
+from edge_vlm_ros.vision.change_gate import ChangeGate, FrameRateGate
+from edge_vlm_ros.vision.embedding_cache import EmbeddingCache, EmbeddingKey
+from edge_vlm_ros.vision.encoder import Embeddings
+from edge_vlm_ros.vision.events import EncodeRequest, FrameEncoded, FrameFailed
+
+from .config import StreamConfig
+from .messages import FrameArrived
+from .status import StreamStatus
+
+MAX_APPEND_ATTEMPTS = 3
+_RATE_WINDOW = 20
+
+
+class VisionPort(Protocol):
+    """What a stream needs of a vision worker."""
+
+    def submit(self, request: EncodeRequest) -> None: ...
+
+    def discard(self, stream: str, frame_id: int) -> bool: ...
+
+
+class Drop(NamedTuple):
+    """A frame that is not (any more) part of the history."""
+
+    reason: str
+    text: str
+
+
+class Embedded(NamedTuple):
+    key: EmbeddingKey
+    embeddings: Embeddings
+
+
+@dataclass
+class TrunkProgress:
+    """How far an engine has been told to extend a trunk, and how far it has come."""
+
+    submitted_n: int = 0
+    computed_n: int = 0
+    attempts: int = 0
+
+
+class StreamState:
+    """Owned by the coordinator's thread; every method is one step of it and returns at once."""
+
+    def __init__(
+        self,
+        config: StreamConfig,
+        history: History,
+        engine: LanguageEngine,
+        vision: VisionPort,
+        cache: EmbeddingCache,
+    ) -> None:
+        self.config = config
+        self.history = history
+        self._engine = engine
+        self._vision = vision
+        self._cache = cache
+        self._rate_gate = FrameRateGate(config.max_fps)
+        self._change_gate = ChangeGate(config.change_threshold)
+        self._pending: deque[int] = deque()
+        self._embedded: dict[int, Embedded] = {}
+        self._trunks: dict[int, TrunkProgress] = {}
+        self._received = self._registered = self._dropped = 0
+        self._skipped = self._failed = self.invalid = 0
+        self._arrivals: deque[float] = deque(maxlen=_RATE_WINDOW)
+        self._register_ms, self._encode_ms = MovingAverage(), MovingAverage()
+        self._ingest_ms = MovingAverage()
+
+    # ---------------------------------------------------------------- frames
+    def register(self, frame: FrameArrived, now: float) -> list[Drop]:
+        """Give the frame its place in the history and hand it to the encoder.
+
+        Returns the frames that were dropped on the way, this one or an older one.
+        """
+        self._received += 1
+        self._arrivals.append(frame.received_at)
+        if not self._rate_gate.passes(frame.received_at) or not self._change_gate.passes(frame.rgb):
+            self._skipped += 1
+            return []
+        drops = self._make_place()
+        if drops and drops[-1].reason == "pending_full":
+            return drops
+        try:
+            item, _ = self.history.register_frame(frame.stamp_ns)
+        except HistoryFull as error:
+            self._dropped += 1
+            return [*drops, Drop("history_full", str(error))]
+        self._pending.append(item.frame_id)
+        self._registered += 1
+        self._register_ms.add(1000.0 * (now - frame.received_at))
+        self._vision.submit(EncodeRequest(self.config.name, item.frame_id, frame.rgb))
+        return drops
+
+    def _make_place(self) -> list[Drop]:
+        """Admission: at most ``max_pending_frames`` wait for the encoder."""
+        limit = self.config.max_pending_frames
+        if len(self._pending) < limit:
+            return []
+        self._dropped += 1
+        if self.config.pending_policy == "latest":
+            for frame_id in self._pending:
+                if self.history.is_held(frame_id):
+                    continue  # an accepted question is bound to it
+                if self._vision.discard(self.config.name, frame_id):
+                    self._pending.remove(frame_id)
+                    self.history.void_frame(frame_id)
+                    text = f"{limit} frames wait for the encoder: the oldest gave way to a new one"
+                    return [Drop("pending_replaced", text)]
+        return [Drop("pending_full", f"{limit} frames wait for the encoder: a new one was refused")]
+
+    def complete(self, event: FrameEncoded) -> None:
+        """A frame is encoded. Its pin in the cache belongs to the history while that holds it."""
+        self._pending.remove(event.frame_id)
+        if not event.cache_hit:
+            self._encode_ms.add(1000.0 * event.encode_s)
+        if event.frame_id not in self.history.live_frames():
+            self._cache.unpin(event.key)
+            return
+        self._embedded[event.frame_id] = Embedded(event.key, event.embeddings)
+        self.history.complete_frame(event.frame_id, event.key.encoder + event.key.pixels)
+
+    def fail(self, event: FrameFailed) -> None:
+        """A frame cannot be encoded: the history goes on without it."""
+        self._pending.remove(event.frame_id)
+        self._failed += 1
+        self.history.void_frame(event.frame_id)
+
+    # ---------------------------------------------------------------- trunks
+    def ingest(self) -> None:
+        """Have the engine compute what is encoded, and let go of what nobody needs.
+
+        Epochs are computed one after the other, oldest first, so that at most two trunks of a
+        stream take cells at a time.
+        """
+        for epoch in self.history.epochs:
+            progress = self._trunks.setdefault(epoch.number, TrunkProgress())
+            needed = self.history.needed_n(epoch)
+            target = min(epoch.encoded_n, needed)
+            for n in range(progress.submitted_n, target):
+                segments = self._segments(epoch.computed(n, n + 1))
+                self._engine.submit(AppendToTrunk(self._trunk_id(epoch), n + 1, segments))
+            progress.submitted_n = max(progress.submitted_n, target)
+            if progress.computed_n < needed:
+                break
+        self._release_retired()
+
+    def computed(self, event: VersionComputed) -> Version:
+        """The engine holds finished KV of a version: it is published."""
+        epoch = event.trunk.epoch
+        version = Version(self.config.name, epoch, event.n)
+        progress = self._trunks.get(epoch)
+        if progress is not None:
+            progress.computed_n = event.n
+            progress.attempts = 0
+        self.history.publish(version)
+        self._ingest_ms.add(1000.0 * event.seconds)
+        return version
+
+    def append_failed(self, event: AppendFailed) -> bool:
+        """The engine could not extend a trunk. True when it will be tried again."""
+        progress = self._trunks.get(event.trunk.epoch)
+        if progress is None:
+            return True
+        if event.n == progress.computed_n + 1:  # the ones after it failed because of it
+            progress.attempts += 1
+        progress.submitted_n = progress.computed_n
+        return progress.attempts < MAX_APPEND_ATTEMPTS
+
+    def clear(self) -> Version:
+        """Forget everything; questions bound before keep what they see."""
+        self._change_gate.reset()
+        return self.history.reset()
+
+    def _segments(self, items: tuple[Item, ...]) -> tuple[Segment, ...]:
+        segments: list[Segment] = []
+        for item in items:
+            if isinstance(item, FrameItem):
+                rows = EmbeddingSegment(self._embedded[item.frame_id].embeddings)
+                segments += [TokenSegment(item.prefix), rows, TokenSegment(item.suffix)]
+            else:
+                segments.append(TokenSegment(item.tokens))
+        return tuple(segments)
+
+    def _release_retired(self) -> None:
+        for epoch in self.history.pop_retired():
+            if self._trunks.pop(epoch.number, None) is not None:
+                self._engine.submit(DropTrunk(self._trunk_id(epoch)))
+        live = self.history.live_frames()
+        for frame_id in [i for i in self._embedded if i not in live]:
+            self._cache.unpin(self._embedded.pop(frame_id).key)
+
+    def _trunk_id(self, epoch: Epoch) -> TrunkId:
+        return TrunkId(self.config.name, epoch.number)
+
+    # ---------------------------------------------------------------- readings
+    def describe(self) -> list[str]:
+        """One line per item of the current history, oldest first."""
+        epoch = self.history.current
+        lines = []
+        for n, item in enumerate(epoch.items, 1):
+            state = epoch.state(n).name.lower()
+            if isinstance(item, FrameItem):
+                stamp = f"{item.stamp_ns / 1e9:.3f} s"
+                text = f"frame {item.frame_id}, stamp {stamp}"
+            else:
+                text = f"{item.role.value} {item.text!r}"
+            lines.append(f"{epoch.number}.{n} {state}: {text}, {item.n_tokens} tokens")
+        return lines
+
+    def status(self, now: float) -> StreamStatus:
+        epoch = self.history.current
+        return StreamStatus(
+            stream=self.config.name,
+            registered=self.history.newest(VersionState.REGISTERED),
+            encoded=self.history.newest(VersionState.ENCODED),
+            published=self.history.newest(VersionState.PUBLISHED),
+            frames=len(epoch.frames(len(epoch))),
+            turns=len(epoch.turns(len(epoch))),
+            tokens=epoch.registered_tokens,
+            max_tokens=self.history.limits.max_tokens,
+            pending_frames=len(self._pending),
+            max_pending_frames=self.config.max_pending_frames,
+            frames_received=self._received + self.invalid,
+            frames_registered=self._registered,
+            frames_dropped=self._dropped,
+            frames_skipped=self._skipped,
+            frames_invalid=self.invalid,
+            frames_failed=self._failed,
+            frame_rate_hz=self._frame_rate(),
+            frame_age_s=now - self._arrivals[-1] if self._arrivals else -1.0,
+            register_ms=self._register_ms.value,
+            encode_ms=self._encode_ms.value,
+            ingest_ms=self._ingest_ms.value,
+        )
+
+    def _frame_rate(self) -> float:
+        if len(self._arrivals) < 2 or self._arrivals[-1] == self._arrivals[0]:
+            return 0.0
+        return (len(self._arrivals) - 1) / (self._arrivals[-1] - self._arrivals[0])
