@@ -45,6 +45,10 @@ class Epoch:
         """Whether everything the epoch started with is published."""
         return self.published_n >= self._base_n
 
+    @property
+    def n_void(self) -> int:
+        return len(self._void)
+
     def state(self, n: int) -> VersionState:
         self._check(n, len(self))
         if n <= self.published_n:

@@ -13,6 +13,9 @@ from .version import Version, VersionState
 
 FullPolicy = Literal["drop_oldest", "reject"]
 
+VOID_FRAMES_PER_FRAME = 4
+"""Void frames an epoch may hold for each frame its limits allow."""
+
 
 class HistoryFull(RuntimeError):
     """An item does not fit into the history and the policy does not make room for it."""
@@ -222,7 +225,7 @@ class History:
         if epoch is None or epoch.number < self._oldest_bindable:
             raise BindingError(
                 f"epoch {binding.epoch} of stream {self.stream!r} is not available: the current "
-                f"epoch is {self._current.number}, the history has been rebuilt or reset since"
+                f"one is {self._current.number}, others end when the history is rebuilt or reset"
             )
         if not 0 <= binding.n <= len(epoch):
             raise BindingError(
@@ -232,7 +235,8 @@ class History:
         return Version(self.stream, epoch.number, binding.n)
 
     def _newest_published(self) -> Version:
-        epoch = self._fallback_epoch() or self._current
+        fallback = self._fallback_epoch()
+        epoch = self._current if fallback is None else fallback
         if not epoch.published_n:
             raise BindingError(f"no version of stream {self.stream!r} is published yet")
         return Version(self.stream, epoch.number, epoch.published_n)
@@ -252,8 +256,11 @@ class History:
 
     def _at_stamp(self, stamp_ns: int) -> Version:
         epoch = self._current
+        computed = set(epoch.frames(len(epoch)))
         frames = [
-            (i, item) for i, item in enumerate(epoch.items, 1) if isinstance(item, FrameItem)
+            (i, item)
+            for i, item in enumerate(epoch.items, 1)
+            if isinstance(item, FrameItem) and item in computed
         ]
         fitting = [i for i, frame in frames if frame.stamp_ns <= stamp_ns]
         if not fitting:
@@ -264,6 +271,8 @@ class History:
         return Version(self.stream, epoch.number, fitting[-1])
 
     def _append(self, item: Item) -> Version:
+        if self._current.n_void >= VOID_FRAMES_PER_FRAME * self.limits.max_frames:
+            self._leave_void_frames_behind()
         if not self._fits(self._current, item):
             self._make_room(item)
         self._current.append(item)
@@ -308,6 +317,13 @@ class History:
             turns = [i for i in kept if isinstance(i, TextItem)]
             kept.remove(turns[0] if turns else kept[0])
         self._current = self._start_epoch(self._current.number + 1, kept)
+
+    def _leave_void_frames_behind(self) -> None:
+        """Void frames cost no tokens; only a new epoch bounds their number."""
+        epoch = self._current
+        frames = set(epoch.frames(len(epoch)))
+        kept = [i for i in epoch.items[1:] if isinstance(i, TextItem) or i in frames]
+        self._current = self._start_epoch(epoch.number + 1, kept)
 
     def _kept_items(self) -> list[Item]:
         epoch, limits = self._current, self.limits

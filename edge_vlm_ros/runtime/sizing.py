@@ -38,10 +38,12 @@ def history_limits(
             f"({answer_cells(questions)} tokens) exceed the {profile.language.context_tokens} "
             f"tokens the model was trained on: lower max_tokens to {most}, or the question limits"
         )
-    if max_tokens < len(prompt.open_tokens) + frame:
+    needed = len(prompt.open_tokens) + (keep_frames + 1) * frame
+    if max_tokens < needed:
         raise ConfigError(
-            f"a history of {max_tokens} tokens has no room for one frame of {frame}: raise "
-            "max_tokens, or lower max_question_tokens and max_answer_tokens"
+            f"a history of {max_tokens} tokens has no room for the {keep_frames} frames that are "
+            f"kept when it is full and a new one ({frame} tokens each): raise max_tokens to "
+            f"{needed}, or lower keep_frames or the question limits"
         )
     try:
         return HistoryLimits(max_tokens, max_frames, keep_frames, max_turns, config.on_full)

@@ -1,0 +1,263 @@
+"""Model profile: one YAML file that says all about a vision-language model that is not weights.
+
+Files, preprocessing, the text wrapped around frames and questions, and sensible limits. Paths in
+the YAML are relative to the folder of the YAML itself.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+
+class ProfileError(ValueError):
+    """A model profile, or a file it names, that cannot be used. Names file, field and remedy."""
+
+
+def _resolved(value: Any, info: ValidationInfo) -> Any:
+    if isinstance(value, str) and value and info.context:
+        # Not Path.resolve(): a link keeps its name, which says more than the blob it leads to.
+        return Path(os.path.normpath(info.context["folder"] / Path(value).expanduser()))
+    return value
+
+
+ProfilePath = Annotated[Path, BeforeValidator(_resolved)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+NonEmpty = Annotated[str, Field(min_length=1)]
+Positive = Annotated[int, Field(ge=1)]
+PerChannel = tuple[float, float, float]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class LanguageProfile(_Part):
+    """The language model: a GGUF file and the number of positions it was trained on."""
+
+    file: ProfilePath
+    sha256: Sha256 | None = None
+    context_tokens: Positive
+
+
+class EncoderProfile(_Part):
+    """The vision encoder and how camera pixels become its input.
+
+    An input value is ``(pixel * scale - mean) / std``, per channel in RGB order. ``size`` is
+    (height, width) in pixels.
+    """
+
+    type: Literal["onnx"]
+    file: ProfilePath
+    sha256: Sha256 | None = None
+    input: NonEmpty
+    output: NonEmpty
+    size: tuple[Positive, Positive]
+    resize: Literal["stretch", "center_crop", "pad"]
+    pad_value: int = Field(default=0, ge=0, le=255)
+    scale: float = Field(default=1.0 / 255.0, gt=0)
+    mean: PerChannel = (0.0, 0.0, 0.0)
+    std: tuple[
+        Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]
+    ] = (1.0, 1.0, 1.0)
+    layout: Literal["nchw", "nhwc"] = "nchw"
+    n_tokens: Positive
+    n_embd: Positive
+    reference: ProfilePath
+
+
+class TemplateProfile(_Part):
+    """The text around frames and turns. A stream always stands inside an open user turn.
+
+    ``open`` starts a history; a frame is ``frame_prefix`` + image tokens + ``frame_suffix``; a
+    question is followed by ``ask``, a committed answer by ``close``. An answer ends at any of
+    ``stop_tokens``, each the text of one token.
+    """
+
+    open: str
+    frame_prefix: str
+    frame_suffix: str
+    ask: NonEmpty
+    close: NonEmpty
+    stop_tokens: tuple[NonEmpty, ...] = Field(min_length=1)
+
+
+class HistoryProfile(_Part):
+    """How much a stream remembers.
+
+    At ``max_frames`` frames the oldest are dropped until ``keep_frames`` are left. ``max_turns``
+    committed turns are kept.
+    """
+
+    max_frames: Positive
+    keep_frames: Positive
+    max_turns: int = Field(ge=0)
+
+    @model_validator(mode="after")
+    def _keeps_fewer_than_it_holds(self) -> HistoryProfile:
+        if self.keep_frames >= self.max_frames:
+            raise ValueError(
+                f"keep_frames ({self.keep_frames}) must be less than max_frames "
+                f"({self.max_frames}); the rest is what one drop makes room for"
+            )
+        return self
+
+
+class AnswerProfile(_Part):
+    """Defaults of an answer. ``max_tokens`` ends one that finds no end by itself."""
+
+    max_tokens: Positive = 128
+
+
+class ModelProfile(_Part):
+    """Everything the package knows about one model; see ``load_profile``."""
+
+    name: NonEmpty
+    description: str = ""
+    language: LanguageProfile
+    encoder: EncoderProfile
+    template: TemplateProfile
+    history: HistoryProfile
+    answer: AnswerProfile = AnswerProfile()
+
+    @model_validator(mode="after")
+    def _frames_fit_the_context(self) -> ModelProfile:
+        needed = self.history.max_frames * self.encoder.n_tokens
+        if needed >= self.language.context_tokens:
+            raise ValueError(
+                f"history.max_frames ({self.history.max_frames}) frames of encoder.n_tokens "
+                f"({self.encoder.n_tokens}) need {needed} tokens, but language.context_tokens is "
+                f"{self.language.context_tokens}; lower max_frames"
+            )
+        return self
+
+
+def load_profile(path: str | Path) -> ModelProfile:
+    """Read a model profile.
+
+    The files it names need not exist yet; see ``verify_files``.
+
+    Args:
+        path: the YAML file.
+
+    Returns:
+        The frozen profile, its paths absolute.
+
+    Raises:
+        ProfileError: unreadable file, YAML that does not parse, or a wrong, missing or unknown
+            field. All wrong fields are named.
+    """
+    path = Path(path)
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ProfileError(
+            f"cannot read the model profile {path}: {error}; give the path of a profile YAML, "
+            "for example config/models/demo.yaml"
+        ) from error
+    except yaml.YAMLError as error:
+        raise ProfileError(f"{path} is not valid YAML: {error}; correct it there") from error
+    if not isinstance(document, dict):
+        raise ProfileError(
+            f"{path} is not a model profile: it must be a mapping with name, language, encoder, "
+            "template and history; start from config/models/demo.yaml"
+        )
+    try:
+        return ModelProfile.model_validate(document, context={"folder": path.absolute().parent})
+    except ValidationError as error:
+        lines = "\n".join(_explain(error))
+        raise ProfileError(f"model profile {path} cannot be used:\n{lines}") from error
+
+
+def verify_files(profile: ModelProfile) -> None:
+    """Check that every file of a profile exists and has the digest that the profile states.
+
+    Raises:
+        ProfileError: a missing file or a wrong SHA-256, with the field that names it.
+    """
+    files = (
+        ("language.file", profile.language.file, profile.language.sha256),
+        ("encoder.file", profile.encoder.file, profile.encoder.sha256),
+        ("encoder.reference", profile.encoder.reference, None),
+    )
+    for field, path, expected in files:
+        if not path.is_file():
+            raise ProfileError(
+                f"model {profile.name!r}: {field} names {path}, which is not a file; put it there "
+                "or correct the path (paths are relative to the profile's folder)"
+            )
+        if expected is None:
+            continue
+        actual = sha256_file(path)
+        if actual != expected:
+            raise ProfileError(
+                f"model {profile.name!r}: {path} has SHA-256 {actual}, but {field.split('.')[0]}"
+                f".sha256 says {expected}; the file is damaged or another version: fetch it again, "
+                "or correct the digest if the new file is meant"
+            )
+
+
+def template_identity(profile: ModelProfile) -> bytes:
+    """32-byte digest of all text the template puts into a history.
+
+    Stop tokens are left out: they end an answer but never change what a history computes.
+    """
+    template = profile.template
+    parts = (
+        ("open", template.open),
+        ("frame_prefix", template.frame_prefix),
+        ("frame_suffix", template.frame_suffix),
+        ("ask", template.ask),
+        ("close", template.close),
+    )
+    digest = hashlib.blake2b(b"edge_vlm_ros template 1", digest_size=32)
+    for name, text in parts:
+        encoded = text.encode("utf-8")
+        digest.update(f"{name}:{len(encoded)}:".encode("ascii"))
+        digest.update(encoded)
+    return digest.digest()
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of a file's bytes, in lower-case hexadecimal.
+
+    Raises:
+        ProfileError: the file cannot be read.
+    """
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    except OSError as error:
+        raise ProfileError(f"cannot read {path}: {error}; check the path and its rights") from error
+    return digest.hexdigest()
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    for problem in error.errors():
+        field = ".".join(str(part) for part in problem["loc"]) or "profile"
+        if problem["type"] == "missing":
+            yield f"  {field}: is missing; add it"
+        elif problem["type"] == "extra_forbidden":
+            yield f"  {field}: is not a known field; remove it or correct its spelling"
+        elif problem["type"] == "value_error":
+            yield f"  {field}: {problem['ctx']['error']}"
+        else:
+            yield f"  {field}: is {problem['input']!r}; {problem['msg'][:1].lower()}" + (
+                f"{problem['msg'][1:]}; correct the value"
+            )

@@ -1,0 +1,1 @@
+"""The ROS 2 node: parameters, cameras, the question action, topics, services, diagnostics."""

@@ -1,0 +1,1 @@
+"""From camera pixels to projected embeddings: encoders, embedding cache, gates and the worker."""
