@@ -21,6 +21,7 @@ from edge_vlm_ros.demo.render import Picture
 from edge_vlm_ros.demo.stream import TableStream
 from edge_vlm_ros.msg import ContextUsed, StreamStatus
 from edge_vlm_ros.ros.demo_camera import IMAGE_QOS, TRUTH_DEPTH
+from edge_vlm_ros.ros.goals import send_goal
 from edge_vlm_ros.ros.stamps import stamp_to_ns
 
 _REMEMBERED_PICTURES = 64
@@ -139,10 +140,7 @@ class DemoClient(Node):
             handle.get_result_async().add_done_callback(lambda f: finish(f.result().result))
 
         goal = AskQuestion.Goal(stream=stream, question=question)
-        sent = self._client.send_goal_async(
-            goal, feedback_callback=lambda message: on_delta(message.feedback.delta)
-        )
-        sent.add_done_callback(accepted)
+        send_goal(self, self._client, goal, lambda m: on_delta(m.feedback.delta), accepted)
         if not done.wait(timeout):
             raise TimeoutError(f"no answer to {question!r} in {timeout:g} s")
         if outcome[0] is None:

@@ -7,21 +7,20 @@ from dataclasses import dataclass, field
 from .protocol import TrunkId
 
 
-@dataclass
+@dataclass(eq=False)
 class _TrunkCells:
     length: int = 0
-    dropped: bool = False
     forks: dict[int, int] = field(default_factory=dict)
     """Tokens shared with each branch that lives."""
 
     @property
     def held(self) -> int:
-        return max(self.forks.values(), default=0) if self.dropped else self.length
+        return max(self.length, *self.forks.values(), 0)
 
 
 @dataclass
 class _BranchCells:
-    trunk: TrunkId
+    trunk: _TrunkCells
     reserved: int = 0
     private: int = 0
 
@@ -36,11 +35,12 @@ class CellLedger:
     def __init__(self, n_cells: int) -> None:
         self.n_cells = n_cells
         self._trunks: dict[TrunkId, _TrunkCells] = {}
+        self._dropped: list[_TrunkCells] = []
         self._branches: dict[int, _BranchCells] = {}
 
     @property
     def used(self) -> int:
-        trunks = sum(trunk.held for trunk in self._trunks.values())
+        trunks = sum(trunk.held for trunk in (*self._trunks.values(), *self._dropped))
         return trunks + sum(branch.private for branch in self._branches.values())
 
     @property
@@ -61,17 +61,16 @@ class CellLedger:
         self._trunks.setdefault(trunk, _TrunkCells()).length += n
 
     def drop_trunk(self, trunk: TrunkId) -> None:
-        cells = self._trunks.get(trunk)
-        if cells is None:
-            return
-        cells.dropped = True
-        if not cells.forks:
-            del self._trunks[trunk]
+        cells = self._trunks.pop(trunk, None)
+        if cells is not None and cells.forks:
+            cells.length = 0
+            self._dropped.append(cells)
 
     def fork(self, branch: int, trunk: TrunkId, n: int) -> None:
         """``branch`` shares the first ``n`` cells of ``trunk``."""
-        self._trunks.setdefault(trunk, _TrunkCells()).forks[branch] = n
-        self._branches[branch] = _BranchCells(trunk)
+        cells = self._trunks.setdefault(trunk, _TrunkCells())
+        cells.forks[branch] = n
+        self._branches[branch] = _BranchCells(cells)
 
     def reserve(self, branch: int, n: int) -> bool:
         """Promise ``n`` private cells to the branch, if so many are free."""
@@ -84,8 +83,7 @@ class CellLedger:
         self._branches[branch].private += n
 
     def drop_branch(self, branch: int) -> None:
-        cells = self._branches.pop(branch)
-        trunk = self._trunks[cells.trunk]
+        trunk = self._branches.pop(branch).trunk
         del trunk.forks[branch]
-        if trunk.dropped and not trunk.forks:
-            del self._trunks[cells.trunk]
+        if not trunk.forks and trunk in self._dropped:
+            self._dropped.remove(trunk)

@@ -55,9 +55,12 @@ class LlamaContext:
                 f"{n_seq_max} sequences are needed, llama.cpp has {LLAMA_MAX_SEQ}: configure "
                 "fewer streams or pending questions"
             )
+        if n_ctx < n_seq_max:
+            raise ContextError(f"{n_ctx} cells are too few for {n_seq_max} sequences: raise n_ctx")
         params = llama.llama_context_default_params()
         params.n_ctx = n_ctx
-        params.n_batch = params.n_ubatch = n_batch
+        # llama.cpp aborts the process when a batch cannot hold one row of every sequence.
+        params.n_batch = params.n_ubatch = max(n_batch, n_seq_max)
         params.n_seq_max = n_seq_max
         params.n_threads = params.n_threads_batch = n_threads
         params.type_k = params.type_v = _GGML_TYPE[kv_type]
@@ -74,7 +77,8 @@ class LlamaContext:
             )
         self._memory = llama.llama_get_memory(self._handle)
         self.n_ctx: int = llama.llama_n_ctx(self._handle)
-        self.n_batch = n_batch
+        # llama.cpp aborts the process on a larger batch than this, which n_ctx limits too.
+        self.n_batch = n_batch = llama.llama_n_batch(self._handle)
         self.kv_bytes = _kv_bytes(model, self.n_ctx, kv_type)
         self._n_embd = model.n_embd
         self._tokens = np.zeros(n_batch, np.int32)
@@ -96,7 +100,7 @@ class LlamaContext:
         wants_logits: Sequence[bool],
     ) -> None:
         """Compute one batch of tokens, one row each. Raises a DecodeError."""
-        n = len(tokens)
+        n = self._checked(len(tokens))
         self._tokens[:n] = tokens
         self._positions[:n] = positions
         self._sequences[:n] = sequences
@@ -112,7 +116,13 @@ class LlamaContext:
 
         Raises a DecodeError.
         """
-        n = len(embeddings)
+        n = self._checked(len(embeddings))
+        expected = (n, self._n_embd)
+        if embeddings.shape != expected or embeddings.dtype != np.float32:
+            raise InvalidBatchError(
+                f"embeddings {embeddings.dtype} {list(embeddings.shape)} do not fit the model, "
+                f"which takes float32 {list(expected)}"
+            )
         self._positions[:n] = np.arange(first_position, first_position + n)
         self._sequences[:n] = sequence
         self._wants_logits[:n] = 0
@@ -133,11 +143,16 @@ class LlamaContext:
         return int(llama.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def close(self) -> None:
-        llama.llama_free(self._handle)
+        """Free the context. Closing again changes nothing."""
+        handle, self._handle = self._handle, None
+        llama.llama_free(handle)
 
-    def _batch(self, n: int) -> llama.llama_batch:
+    def _checked(self, n: int) -> int:
         if not 0 < n <= self.n_batch:
             raise InvalidBatchError(f"a batch of {n} rows: between 1 and {self.n_batch} are taken")
+        return n
+
+    def _batch(self, n: int) -> llama.llama_batch:
         batch = llama.llama_batch()
         batch.n_tokens = n
         batch.pos = self._positions.ctypes.data_as(ctypes.POINTER(llama.llama_pos))

@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .protocol import AppendToTrunk, FinishReason, StartAnswer, TokenSegment, TrunkId
+from .errors import TrunkError
+from .protocol import (
+    AppendToTrunk,
+    FinishReason,
+    StartAnswer,
+    TokenSegment,
+    TokensGenerated,
+    TrunkId,
+)
 from .sampling import Sampler
 from .text_stream import TextStream
+
+TELL_PERIOD_S = 0.01
+"""Shortest time between two pieces of an answer, in seconds."""
 
 Chunk = tuple[int, ...] | NDArray[np.float32]
 
@@ -60,7 +72,14 @@ class Trunk:
     trunk_id: TrunkId
     sequence: int
     n_tokens: int = 0
+    next_n: int = 1
+    """The version that the next command must make."""
     jobs: deque[AppendJob] = field(default_factory=deque)
+
+    @property
+    def finished_tokens(self) -> int:
+        """Tokens of the versions that are complete: only these stay when a command fails."""
+        return self.n_tokens - (self.jobs[0].tokens_done if self.jobs else 0)
 
 
 class Phase(Enum):
@@ -69,10 +88,27 @@ class Phase(Enum):
     DECODE = "decode"
 
 
+def fork_source(command: StartAnswer, trunks: Mapping[TrunkId, Trunk]) -> Trunk:
+    """The trunk that an answer forks from. Raises TrunkError when it is not that far."""
+    trunk = trunks.get(command.trunk)
+    held = 0 if trunk is None else trunk.finished_tokens
+    if trunk is None or held < command.n_tokens:
+        raise TrunkError(
+            f"{held} tokens of {command.trunk} are computed, {command.n_tokens} are needed"
+        )
+    return trunk
+
+
+def cells_needed(command: StartAnswer) -> int:
+    """Private KV cells that an answer takes at most."""
+    # The last token of an answer is shown and never computed.
+    return len(command.prompt) + command.max_tokens - 1
+
+
 class Branch:
     """One answer: its private suffix behind a fork, its sampler and its text."""
 
-    def __init__(self, command: StartAnswer, sequence: int) -> None:
+    def __init__(self, command: StartAnswer, sequence: int, n_vocab: int) -> None:
         self.command = command
         self.sequence = sequence
         self.phase = Phase.WAITING
@@ -80,13 +116,11 @@ class Branch:
         self.prompt_done = 0
         self.token_ids: list[int] = []
         self.ending: FinishReason | None = None
-        self._sampler = Sampler(command.sampling)
+        self._untold = ""
+        self._told_tokens = 0
+        self._told_at = -math.inf
+        self._sampler = Sampler(command.sampling, n_vocab)
         self._text = TextStream(command.stop)
-
-    @property
-    def cells_needed(self) -> int:
-        # The last token of an answer is shown and never computed.
-        return len(self.command.prompt) + self.command.max_tokens - 1
 
     def prompt_chunk(self, chunk_tokens: int) -> tuple[int, ...]:
         return self.command.prompt[self.prompt_done : self.prompt_done + chunk_tokens]
@@ -95,18 +129,31 @@ class Branch:
         """Choose the next token after batch row ``row``."""
         return self._sampler.sample(context, row)
 
-    def accept(self, token: int, piece: bytes) -> str:
-        """Add a token that belongs to the answer; returns the text that it makes visible.
+    def accept(self, token: int, piece: bytes) -> None:
+        """Add a token that belongs to the answer.
 
         Sets ``ending`` when the answer is complete with it.
         """
         self.token_ids.append(token)
-        delta = self._text.push(piece)
+        self._untold += self._text.push(piece)
         if self._text.stopped:
             self.ending = FinishReason.STOP_STRING
         elif len(self.token_ids) >= self.command.max_tokens:
             self.ending = FinishReason.LENGTH
-        return delta
+
+    def is_due(self, now: float) -> bool:
+        """Whether it is time to tell what has been generated: the first token at once, then once
+        in ``TELL_PERIOD_S``. Telling every token of a fast model costs more than making it."""
+        return now - self._told_at >= TELL_PERIOD_S
+
+    def untold(self, now: float) -> TokensGenerated | None:
+        """What has been generated since the last call, if anything. ``now`` is in seconds."""
+        count = len(self.token_ids)
+        if count == self._told_tokens:
+            return None
+        delta, self._untold = self._untold, ""
+        self._told_tokens, self._told_at = count, now
+        return TokensGenerated(self.command.answer_id, delta, count)
 
     def close(self) -> str:
         """Free the sampler; returns the text still held back."""

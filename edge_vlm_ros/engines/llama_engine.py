@@ -13,10 +13,10 @@ import numpy as np
 from .cells import CellLedger
 from .config import EngineConfig
 from .context import LlamaContext
-from .errors import DecodeError, EngineError, NoSequenceError, TrunkError
-from .jobs import AppendJob, Branch, Phase, Trunk
+from .errors import ContextError, DecodeError, EngineError, TrunkError
+from .jobs import AppendJob, Branch, Phase, Trunk, cells_needed, fork_source
 from .meter import EngineMeter
-from .model import BATCH_INVARIANT_FTYPES, LlamaModel
+from .model import LlamaModel
 from .protocol import (
     AnswerFinished,
     AppendFailed,
@@ -30,20 +30,14 @@ from .protocol import (
     FinishReason,
     PrefillStarted,
     StartAnswer,
-    TokensGenerated,
     TrunkId,
     VersionComputed,
 )
+from .sequence_pool import SequencePool
 from .step_scheduler import StepKind, StepScheduler
 
 _logger = logging.getLogger(__name__)
 _CLOSE = object()
-
-
-def is_batch_invariant(model: LlamaModel, config: EngineConfig) -> bool:
-    """Whether results are bit-equal for every batch composition, chunk size, cell placement and
-    thread count on the CPU: measured for Q8_0 and Q4_0 weights with a q8_0 KV cache."""
-    return config.kv_type == "q8_0" and model.ftype in BATCH_INVARIANT_FTYPES
 
 
 class LlamaCppEngine:
@@ -73,6 +67,8 @@ class LlamaCppEngine:
         self._model = model
         self._emit = emit
         n_sequences = max_trunks + max_branches
+        if answer_cells > n_ctx:
+            raise ContextError(f"n_ctx is {n_ctx}, one answer needs {answer_cells}: raise n_ctx")
         self._context = LlamaContext(
             model,
             n_ctx=n_ctx,
@@ -81,10 +77,10 @@ class LlamaCppEngine:
             kv_type=config.kv_type,
             n_threads=config.threads,
         )
-        self._batching = is_batch_invariant(model, config) or not config.exact
+        self._batching = model.is_batch_invariant(config.kv_type) or not config.exact
         self._ledger = CellLedger(self._context.n_ctx)
         self._scheduler = StepScheduler(config.ingest_share)
-        self._free_sequences = list(range(n_sequences))
+        self._sequences = SequencePool(n_sequences)
         self._trunks: dict[TrunkId, Trunk] = {}
         self._ingesting: deque[Trunk] = deque()
         self._branches: dict[int, Branch] = {}
@@ -187,13 +183,19 @@ class LlamaCppEngine:
 
     def _append(self, command: AppendToTrunk) -> None:
         trunk = self._trunks.get(command.trunk)
-        if trunk is None:
-            try:
-                trunk = Trunk(command.trunk, self._take_sequence())
-            except NoSequenceError as error:
-                self._emit(AppendFailed(command.trunk, command.n, str(error)))
-                return
-            self._trunks[command.trunk] = trunk
+        next_n = 1 if trunk is None else trunk.next_n
+        if command.n < next_n:
+            return  # sent again after a failure
+        try:
+            if command.n > next_n:
+                raise TrunkError(f"{command.trunk} has no version before {command.n}")
+            if trunk is None:
+                trunk = Trunk(command.trunk, self._sequences.take())
+                self._trunks[command.trunk] = trunk
+        except EngineError as error:
+            self._emit(AppendFailed(command.trunk, command.n, str(error)))
+            return
+        trunk.next_n += 1
         trunk.jobs.append(AppendJob(command, self.config.chunk_tokens))
         if trunk not in self._ingesting:
             self._ingesting.append(trunk)
@@ -210,14 +212,13 @@ class LlamaCppEngine:
     def _accept(self, command: StartAnswer) -> None:
         """Fork at once: from here on the answer does not depend on its trunk any more."""
         try:
-            trunk = self._trunks.get(command.trunk)
-            if trunk is None or trunk.n_tokens < command.n_tokens:
-                held = 0 if trunk is None else trunk.n_tokens
-                raise TrunkError(
-                    f"engine {self.name} holds {held} tokens of {command.trunk}, "
-                    f"{command.n_tokens} are needed"
+            trunk = fork_source(command, self._trunks)
+            # Trunks leave room for ``answer_cells``: a larger answer might wait for ever.
+            if cells_needed(command) > self._answer_cells:
+                raise EngineError(
+                    f"the answer needs {cells_needed(command)} cells, at most {self._answer_cells}"
                 )
-            branch = Branch(command, self._take_sequence())
+            branch = Branch(command, self._sequences.take(), self._model.n_vocab)
         except EngineError as error:
             self._emit(AnswerFinished(command.answer_id, FinishReason.ERROR, "", (), str(error), 0))
             return
@@ -230,7 +231,7 @@ class LlamaCppEngine:
         # Strictly in order: a long question is not overtaken for ever by short ones.
         while self._waiting and len(self._running) < self.config.max_parallel:
             branch = self._waiting[0]
-            if not self._ledger.reserve(branch.command.answer_id, branch.cells_needed):
+            if not self._ledger.reserve(branch.command.answer_id, cells_needed(branch.command)):
                 return
             self._waiting.popleft()
             branch.phase = Phase.PREFILL
@@ -245,6 +246,9 @@ class LlamaCppEngine:
         kind = self._scheduler.choose(
             ingest=ingesting is not None, prefill=prefilling is not None, decode=bool(decoding)
         )
+        if kind is not StepKind.DECODE:
+            for branch in decoding:  # a chunk may take long: nothing is held back meanwhile
+                self._tell(branch)
         start = time.perf_counter()
         if kind is StepKind.INGEST and ingesting is not None:
             n = self._ingest_step(ingesting)
@@ -307,6 +311,7 @@ class LlamaCppEngine:
         self._ledger.grow_trunk(trunk.trunk_id, -job.tokens_done)
         self._context.trim(trunk.sequence, trunk.n_tokens)
         self._ingesting.remove(trunk)
+        trunk.next_n = job.command.n
         jobs = list(trunk.jobs)
         trunk.jobs.clear()
         for failed in jobs:
@@ -341,24 +346,23 @@ class LlamaCppEngine:
                 [True] * len(branches),
             )
         except DecodeError as error:
-            self._isolate_failure(branches, error)
-            return 0
+            return self._isolate_failure(branches, error)
         for row, branch in enumerate(branches):
             self._advance(branch, 1)
             self._sample(branch, row)
-        if not self._batching:
-            self._running.rotate(-1)
+        if not self._batching and branches[0] in self._running:
+            self._running.remove(branches[0])
+            self._running.append(branches[0])
         return len(branches)
 
-    def _isolate_failure(self, branches: list[Branch], error: DecodeError) -> None:
-        """One bad row must not end the other answers of its batch."""
+    def _isolate_failure(self, branches: list[Branch], error: DecodeError) -> int:
+        """One bad row must not end the other answers of its batch; returns rows computed."""
         for branch in branches:
             self._context.trim(branch.sequence, branch.position)
         if len(branches) == 1:
             self._finish(branches[0], FinishReason.ERROR, str(error))
-            return
-        for branch in branches:
-            self._decode_step([branch])
+            return 0
+        return sum([self._decode_step([branch]) for branch in branches])
 
     def _advance(self, branch: Branch, n: int) -> None:
         branch.position += n
@@ -369,11 +373,18 @@ class LlamaCppEngine:
         if token in self._stop_tokens or self._model.is_end(token):
             self._finish(branch, FinishReason.STOP)
             return
-        delta = branch.accept(token, self._model.piece(token))
-        count = len(branch.token_ids)
-        self._emit(TokensGenerated(branch.command.answer_id, delta, count))
+        self._meter.count_generated()
+        branch.accept(token, self._model.piece(token))
         if branch.ending is not None:
             self._finish(branch, branch.ending)
+        elif branch.is_due(time.perf_counter()):
+            self._tell(branch)
+
+    def _tell(self, branch: Branch) -> None:
+        """Hand out what a branch has generated and not told yet."""
+        untold = branch.untold(time.perf_counter())
+        if untold is not None:
+            self._emit(untold)
 
     def _finish(self, branch: Branch, reason: FinishReason, error: str = "") -> None:
         answer_id = branch.command.answer_id
@@ -382,15 +393,11 @@ class LlamaCppEngine:
         (self._waiting if branch.phase is Phase.WAITING else self._running).remove(branch)
         self._ledger.drop_branch(answer_id)
         self._give_sequence(branch.sequence)
+        self._tell(branch)
         tail = branch.close()
         ids = tuple(branch.token_ids)
         self._emit(AnswerFinished(answer_id, reason, tail, ids, error, running))
 
-    def _take_sequence(self) -> int:
-        if not self._free_sequences:
-            raise NoSequenceError(f"engine {self.name} has no free sequence id")
-        return self._free_sequences.pop()
-
     def _give_sequence(self, sequence: int) -> None:
         self._context.trim(sequence)
-        self._free_sequences.append(sequence)
+        self._sequences.give(sequence)

@@ -24,7 +24,6 @@ class EngineMeter:
         """A step of this kind computed ``tokens`` rows in ``seconds``."""
         self.busy_s += seconds
         if kind is StepKind.DECODE:
-            self.generated_tokens += tokens
             self.decode_rate.add(tokens / seconds)
             return
         self.prefill_rate.add(tokens / seconds)
@@ -32,6 +31,10 @@ class EngineMeter:
             self.ingest_tokens += tokens
         else:
             self.prefill_tokens += tokens
+
+    def count_generated(self) -> None:
+        """One more token belongs to an answer."""
+        self.generated_tokens += 1
 
     def read(self, ledger: CellLedger) -> None:
         self.cells_used = ledger.used

@@ -11,6 +11,7 @@ from pathlib import Path
 import llama_cpp.llama_cpp as llama
 
 from . import native_log
+from .config import KvType
 from .errors import ModelLoadError, UnsupportedModelError
 
 # enum llama_rope_type: several positions per token
@@ -47,10 +48,10 @@ class LlamaModel:
         self.n_ctx_train: int = llama.llama_model_n_ctx_train(self.handle)
         self.n_bytes: int = llama.llama_model_size(self.handle)
         self.ftype: int = llama.llama_model_ftype(self.handle)
+        self.description = self._description()
         self._pieces: dict[int, bytes] = {}
 
-    @property
-    def description(self) -> str:
+    def _description(self) -> str:
         """Architecture, size and type of weights, e.g. ``qwen3 0.6B Q8_0``."""
         buffer = ctypes.create_string_buffer(128)
         llama.llama_model_desc(self.handle, buffer, len(buffer))
@@ -68,9 +69,7 @@ class LlamaModel:
         data = text.encode("utf-8", "replace")
         capacity = len(data) + 8
         ids = (llama.llama_token * capacity)()
-        n = llama.llama_tokenize(
-            self.vocab, data, len(data), ids, capacity, False, parse_special
-        )
+        n = llama.llama_tokenize(self.vocab, data, len(data), ids, capacity, False, parse_special)
         if n < 0:
             raise ValueError(f"llama.cpp cannot tokenize this text of {len(data)} bytes")
         return tuple(ids[:n])
@@ -88,16 +87,26 @@ class LlamaModel:
         if piece is None:
             buffer = ctypes.create_string_buffer(256)
             n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, False)
+            if n < 0:  # a longer one: this is minus its length
+                buffer = ctypes.create_string_buffer(-n)
+                n = llama.llama_token_to_piece(self.vocab, token, buffer, len(buffer), 0, False)
             piece = buffer.raw[: max(n, 0)]
             self._pieces[token] = piece
         return piece
+
+    def is_batch_invariant(self, kv_type: KvType) -> bool:
+        """Whether results are bit-equal for every batch composition, chunk size, cell placement
+        and thread count on the CPU: measured for Q8_0 and Q4_0 weights with a q8_0 KV cache."""
+        return kv_type == "q8_0" and self.ftype in BATCH_INVARIANT_FTYPES
 
     def is_end(self, token: int) -> bool:
         """Whether the vocabulary marks the token as the end of a generation."""
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     def close(self) -> None:
-        llama.llama_model_free(self.handle)
+        """Free the weights. Closing again changes nothing."""
+        handle, self.handle = self.handle, None
+        llama.llama_model_free(handle)
 
     def _refuse_unsupported(self) -> None:
         handle = self.handle

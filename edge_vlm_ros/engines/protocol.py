@@ -59,7 +59,12 @@ class TrunkId:
 @dataclass(frozen=True)
 class AppendToTrunk:
     """Compute ``segments`` at the end of the trunk, which starts empty. Then version ``n`` of its
-    epoch is published."""
+    epoch is published.
+
+    Versions follow one another from 1 on: one that would leave a gap fails, which is how a command
+    ends that was sent before the failure of an earlier one was known. One that the trunk has, or
+    is going to have, is ignored: after a failure everything may be sent again.
+    """
 
     trunk: TrunkId
     n: int

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as llama
@@ -26,11 +27,13 @@ class SamplingParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _require(self.temperature >= 0, "temperature", self.temperature, "0 or more")
-        _require(self.top_k >= 0, "top_k", self.top_k, "0 or more")
+        finite = 0 <= self.temperature < math.inf
+        _require(finite, "temperature", self.temperature, "0 or more, and finite")
+        _require(0 <= self.top_k < 2**31, "top_k", self.top_k, "0 or more, and below 2^31")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0, at most 1")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
-        _require(self.repeat_penalty > 0, "repeat_penalty", self.repeat_penalty, "above 0")
+        finite = 0 < self.repeat_penalty < math.inf
+        _require(finite, "repeat_penalty", self.repeat_penalty, "above 0, and finite")
         _require(0 <= self.seed < 2**32, "seed", self.seed, "an unsigned 32-bit number")
 
 
@@ -43,12 +46,16 @@ def _require(condition: bool, name: str, value: float, expected: str) -> None:
 class Sampler:
     """One answer's sampler chain. Used by the thread that owns the context only."""
 
-    def __init__(self, parameters: SamplingParameters) -> None:
+    def __init__(self, parameters: SamplingParameters, n_vocab: int) -> None:
         p = parameters
         self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
         if p.repeat_penalty != 1.0:
-            penalty = p.repeat_penalty
-            self._add(llama.llama_sampler_init_penalties(PENALTY_LAST_N, penalty, 0.0, 0.0))
+            repeat, frequency, presence = p.repeat_penalty, 0.0, 0.0
+            self._add(
+                llama.llama_sampler_init_penalties(
+                    n_vocab, PENALTY_LAST_N, repeat, frequency, presence
+                )
+            )
         if p.temperature == 0.0:
             self._add(llama.llama_sampler_init_greedy())
             return

@@ -27,16 +27,17 @@ class StepScheduler:
         self._ingest_time = 0.0
         self._answer_time = 0.0
         self._last_answer_step = StepKind.DECODE
-        self._was_contended = False
+        self._had_ingest = self._had_answers = False
 
     def choose(self, *, ingest: bool, prefill: bool, decode: bool) -> StepKind | None:
         """The next step among the kinds that have work; None when there is none."""
         answers = prefill or decode
-        contended = ingest and answers
-        if contended and not self._was_contended:
-            # Time one side had to itself gives the other no claim on the future.
-            self._ingest_time = self._answer_time = 0.0
-        self._was_contended = contended
+        # A side that was idle gets no credit for that time, but still owes what it overdrew.
+        if ingest and not self._had_ingest:
+            self._ingest_time = max(self._ingest_time, self._answer_time)
+        if answers and not self._had_answers:
+            self._answer_time = max(self._ingest_time, self._answer_time)
+        self._had_ingest, self._had_answers = ingest, answers
         if ingest and (not answers or self._ingest_time <= self._answer_time):
             return StepKind.INGEST
         if not answers:

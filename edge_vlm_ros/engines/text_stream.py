@@ -33,11 +33,12 @@ class TextStream:
         if self.stopped:
             return ""
         pending = self._held + text
-        end = min((i for i in map(pending.find, self._stop) if i >= 0), default=-1)
-        if end >= 0:
+        # The stop string that is complete first counts, so pieces may be cut anywhere.
+        found = [(i + len(s), i) for s in self._stop if (i := pending.find(s)) >= 0]
+        if found:
             self.stopped = True
             self._held = ""
-            return pending[:end]
+            return pending[: min(found)[1]]
         keep = max((_overlap(pending, stop) for stop in self._stop), default=0)
         self._held = pending[len(pending) - keep :]
         return pending[: len(pending) - keep]

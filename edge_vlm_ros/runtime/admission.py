@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from edge_vlm_ros.history import VersionBinding
+
 from .answer import AskOptions, QuestionRejected
 from .config import QuestionLimits
 from .prompt import PromptTemplate
@@ -61,6 +63,12 @@ class Admission:
                 "answer_too_long",
                 f"{options.max_tokens} tokens are asked for, an answer has at most {most} "
                 "(max_answer_tokens)",
+            )
+        if isinstance(options.binding, VersionBinding) and options.binding.n < 1:
+            raise QuestionRejected(
+                "bad_binding",
+                f"version {options.binding.n} holds nothing that could be asked about: versions "
+                "start with 1",
             )
 
     def _too_long(self, size: str) -> QuestionRejected:

@@ -53,6 +53,11 @@ class StreamConfig:
             raise ConfigError("a stream needs a name")
         if self.max_fps < 0 or self.change_threshold < 0:
             raise ConfigError(f"stream {self.name!r}: max_fps and change_threshold must be >= 0")
+        if self.change_threshold > 255:
+            raise ConfigError(
+                f"stream {self.name!r}: change_threshold is {self.change_threshold}, but grey "
+                "levels differ by 255 at most"
+            )
         if self.max_pending_frames < 1:
             raise ConfigError(f"stream {self.name!r}: max_pending_frames must be at least 1")
         if self.pending_policy not in ("latest", "reject"):
@@ -89,6 +94,13 @@ class VisionConfig:
     n_threads: int = 1
     cache_entries: int = 256
     cache_bytes: int = 64 * 2**20
+
+    def __post_init__(self) -> None:
+        if self.n_threads < 1 or self.cache_entries < 0 or self.cache_bytes < 0:
+            raise ConfigError(
+                f"vision: n_threads ({self.n_threads}) must be at least 1, cache_entries "
+                f"({self.cache_entries}) and cache_bytes ({self.cache_bytes}) at least 0"
+            )
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from edge_vlm_ros.engines.protocol import (
     LanguageEngine,
     PrefillStarted,
     TokensGenerated,
+    TrunkId,
     VersionComputed,
 )
 from edge_vlm_ros.history import BindingError, HistoryFull, Version, VersionState
@@ -32,7 +33,7 @@ from edge_vlm_ros.vision.events import FrameEncoded, FrameFailed
 from .admission import Admission
 from .answer import Answer, AnswerResult, AnswerState, AskOptions, QuestionRejected
 from .config import QuestionLimits
-from .finished_answers import COMPLETE, FinishedAnswers
+from .finished_answers import COMPLETE, CommitError, FinishedAnswers
 from .listener import RuntimeListener
 from .messages import Call, CancelRequested, FrameArrived, InvalidFrame, Stop
 from .prompt import PromptTemplate
@@ -41,6 +42,8 @@ from .status import QuestionStatus
 from .stream import Drop, StreamState
 
 _logger = logging.getLogger(__name__)
+_LONGEST_WAIT_S = 3600.0  # a queue refuses to wait for centuries, which a deadline may be
+
 
 class Coordinator:
     """Owns streams and questions. ``run`` is its thread; ``inbox`` the only way in."""
@@ -77,7 +80,7 @@ class Coordinator:
 
     # ---------------------------------------------------------------- loop
     def run(self) -> None:
-        """Handle messages until Stop."""
+        """Handle messages until Stop; no accepted question is left without an end then."""
         for stream in self.streams.values():
             stream.ingest()
         while True:
@@ -86,12 +89,13 @@ class Coordinator:
             except queue.Empty:
                 message = None
             if isinstance(message, Stop):
+                self._end_without_engine(FinishReason.CANCELLED, "the runtime was closed")
                 return
             try:
                 self._handle(message)
+                self._end_overdue()
             except Exception:  # one bad message must not end the node
                 _logger.exception("the coordinator failed on %s", type(message).__name__)
-            self._end_overdue()
 
     def _handle(self, message: object) -> None:
         match message:
@@ -136,7 +140,8 @@ class Coordinator:
             return
         stream = self.streams[frame.stream]
         if self._engine_error:
-            self._tell_drops(frame.stream, [Drop("engine_failed", self._engine_error)])
+            drops = stream.refuse(frame, "engine_failed", self._engine_error)
+            self._tell_drops(frame.stream, drops)
             return
         self._tell_drops(frame.stream, stream.register(frame, self._clock()))
         stream.ingest()  # a new epoch may have begun
@@ -160,19 +165,17 @@ class Coordinator:
         version = stream.computed(event)
         self._start_ready(stream)
         stream.ingest()
-        self._tell(self._listener.version_published, version)
+        if version is not None:
+            self._tell(self._listener.version_published, version)
 
     def _append_failed(self, event: AppendFailed) -> None:
         stream = self.streams[event.trunk.stream]
         if not stream.append_failed(event):
             _logger.error("stream %s cannot be ingested: %s", event.trunk.stream, event.error)
             for question in list(self._questions.values()):
-                version = question.version
                 waits = question.state is AnswerState.WAITING_CONTEXT
-                if waits and (version.stream, version.epoch) == (
-                    event.trunk.stream,
-                    event.trunk.epoch,
-                ):
+                trunk = TrunkId(question.version.stream, question.version.epoch)
+                if waits and trunk == event.trunk:
                     self._finish_unstarted(question, FinishReason.ERROR, event.error)
             return
         stream.ingest()
@@ -313,6 +316,10 @@ class Coordinator:
         if result.finish_reason is FinishReason.STOP_STRING:
             ids = self._tokenize(result.text)  # without the stop string
         stream = self.streams[result.stream]
+        if result.context.version.epoch < stream.first_epoch:
+            raise CommitError(
+                f"answer {answer_id} is about what stream {result.stream!r} saw before its reset"
+            )
         tokens = self._prompt.turn(prompt, ids)
         version = stream.history.append_turn(tokens, f"{result.question} -> {result.text}")
         self._finished.mark_committed(answer_id)
@@ -322,7 +329,7 @@ class Coordinator:
     def _commit_on_finish(self, result: AnswerResult) -> AnswerResult:
         try:
             self.commit(result.answer_id)
-        except HistoryFull as error:
+        except (CommitError, HistoryFull) as error:
             return replace(result, error=f"the answer was not committed: {error}")
         return replace(result, committed=True)
 
@@ -340,19 +347,21 @@ class Coordinator:
     def _engine_failed(self, event: EngineFailed) -> None:
         self._engine_error = f"engine {event.engine} failed: {event.error}"
         _logger.error(self._engine_error)
+        self._end_without_engine(FinishReason.ERROR, self._engine_error)
+        self._tell(self._listener.engine_failed, event.engine, event.error)
+
+    def _end_without_engine(self, reason: FinishReason, error: str) -> None:
         for answer_id, question in list(self._questions.items()):
             if question.state is AnswerState.WAITING_CONTEXT:
-                self._finish_unstarted(question, FinishReason.ERROR, self._engine_error)
+                self._finish_unstarted(question, reason, error)
             else:
-                ended = AnswerFinished(
-                    answer_id, FinishReason.ERROR, "", (), self._engine_error, 0
-                )
-                self._finish(question, ended)
-        self._tell(self._listener.engine_failed, event.engine, event.error)
+                self._finish(question, AnswerFinished(answer_id, reason, "", (), error, 0))
 
     def _seconds_to_deadline(self) -> float | None:
         deadlines = [q.deadline for q in self._questions.values() if q.deadline is not None]
-        return max(0.0, min(deadlines) - self._clock()) if deadlines else None
+        if not deadlines:
+            return None
+        return min(_LONGEST_WAIT_S, max(0.0, min(deadlines) - self._clock()))
 
     def _end_overdue(self) -> None:
         for answer_id, question in list(self._questions.items()):

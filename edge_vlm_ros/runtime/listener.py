@@ -10,8 +10,8 @@ from .answer import Answer, AnswerResult, AnswerUpdate
 class RuntimeListener:
     """Override what you want to hear.
 
-    All methods are called from the coordinator's thread: return quickly, never block. An exception
-    is logged and changes nothing.
+    All methods are called from the coordinator's thread: return quickly, never block, and do not
+    call the runtime, which would wait for itself. An exception is logged and changes nothing.
     """
 
     def frame_dropped(self, stream: str, reason: str, text: str) -> None:

@@ -8,6 +8,8 @@ from edge_vlm_ros.engines.model import LlamaModel
 from edge_vlm_ros.history import FrameShape
 from edge_vlm_ros.model_profile import ModelProfile
 
+from .config import ConfigError
+
 
 @dataclass(frozen=True)
 class PromptTemplate:
@@ -29,12 +31,18 @@ class PromptTemplate:
 
 
 def prompt_template(profile: ModelProfile, model: LlamaModel) -> PromptTemplate:
-    """Tokenize a profile's template. Raises ValueError when a stop token is not one token."""
+    """Tokenize a profile's template. Raises ConfigError when a stop token is not one token."""
     template, encoder = profile.template, profile.encoder
 
     def tokens(text: str) -> tuple[int, ...]:
         return model.tokenize(text, parse_special=True)
 
+    try:
+        stop_tokens = frozenset(model.special_token(name) for name in template.stop_tokens)
+    except ValueError as error:
+        raise ConfigError(f"template.stop_tokens of model profile {profile.name!r}: {error}") from (
+            error
+        )
     return PromptTemplate(
         open_tokens=tokens(template.open),
         frame_shape=FrameShape(
@@ -45,5 +53,5 @@ def prompt_template(profile: ModelProfile, model: LlamaModel) -> PromptTemplate:
         ),
         ask_tokens=tokens(template.ask),
         close_tokens=tokens(template.close),
-        stop_tokens=frozenset(model.special_token(name) for name in template.stop_tokens),
+        stop_tokens=stop_tokens,
     )

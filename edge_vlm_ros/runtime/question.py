@@ -121,4 +121,3 @@ def context_used(version: Version, epoch: Epoch) -> ContextUsed:
         tokens=epoch.tokens(version.n) if encoded else 0,
         identity=epoch.identity(version.n) if encoded else b"",
     )
-

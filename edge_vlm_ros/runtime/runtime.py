@@ -6,14 +6,17 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import TypeVar
+
+import numpy as np
 
 from edge_vlm_ros.engines.llama_engine import LlamaCppEngine
 from edge_vlm_ros.engines.model import LlamaModel
 from edge_vlm_ros.engines.protocol import EngineStatus
-from edge_vlm_ros.history import History, Version, root_identity
+from edge_vlm_ros.history import History, HistoryLimits, Version, root_identity
 from edge_vlm_ros.model_profile import sha256_file, template_identity, verify_files
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from edge_vlm_ros.vision.encoder import Encoder, RgbImage
@@ -26,13 +29,15 @@ from .config import ConfigError, RuntimeConfig
 from .coordinator import Coordinator
 from .listener import RuntimeListener
 from .messages import Call, FrameArrived, InvalidFrame, Stop
-from .prompt import prompt_template
+from .prompt import PromptTemplate, prompt_template
 from .sizing import answer_cells, context_cells, history_limits
 from .status import QuestionStatus, StreamStatus, VisionStatus
 from .stream import StreamState
 
 _logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
+CLOSE_TIMEOUT_S = 5.0
+"""How long ``close`` waits for running answers to end by themselves."""
 
 LoadProgress = Callable[[str, float], None]
 """Called with what is being loaded and how far it is, 0 to 1."""
@@ -61,6 +66,9 @@ class Runtime:
         self._listener = listener or RuntimeListener()
         self._coordinator: Coordinator | None = None
         self._names = frozenset(stream.name for stream in config.streams)
+        self._thread: threading.Thread | None = None
+        self._life = threading.Lock()  # one load or close at a time
+        self._gate = threading.Lock()  # closed before the coordinator's last message
 
     # ---------------------------------------------------------------- life
     def load(self, progress: LoadProgress | None = None) -> None:
@@ -68,29 +76,25 @@ class Runtime:
 
         Raises ProfileError, ConfigError, EngineError or EncoderError; nothing stays loaded then.
         """
-        if self._coordinator is not None:
-            raise RuntimeError("the runtime is loaded already")
         report = progress or (lambda what, fraction: None)
         profile = self.config.profile
-        report("checking files", 0.0)
-        verify_files(profile)
-        self._model = LlamaModel(
-            profile.language.file, lambda fraction: report("language model", fraction)
-        )
-        try:
+        with self._life, ExitStack() as undo:
+            if self._coordinator is not None:
+                raise RuntimeError("the runtime is loaded already")
+            report("checking files", 0.0)
+            verify_files(profile)
+            self._model = LlamaModel(
+                profile.language.file, lambda fraction: report("language model", fraction)
+            )
+            undo.callback(self._model.close)
             report("vision encoder", 0.0)
             encoder = OnnxEncoder(profile.encoder, threads=self.config.vision.n_threads)
-            try:
-                self._start(encoder)
-            except BaseException:
-                encoder.close()
-                raise
-        except BaseException:
-            self._model.close()
-            raise
+            undo.callback(encoder.close)
+            self._start(encoder, undo)
+            undo.pop_all()
         report("ready", 1.0)
 
-    def _start(self, encoder: Encoder) -> None:
+    def _start(self, encoder: Encoder, undo: ExitStack) -> None:
         config, model = self.config, self._model
         if encoder.n_embd != model.n_embd:
             raise ConfigError(
@@ -118,6 +122,7 @@ class Runtime:
             stop_tokens=prompt.stop_tokens,
             emit=inbox.put,
         )
+        undo.callback(self._engine.close)
         self._vision = VisionWorker(
             encoder,
             self.cache,
@@ -125,20 +130,10 @@ class Runtime:
             resize=config.profile.encoder.resize,
             pad_value=config.profile.encoder.pad_value,
         )
-        root = _root_identity(config, encoder)
-        streams = [
-            StreamState(
-                stream,
-                History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit),
-                self._engine,
-                self._vision,
-                self.cache,
-            )
-            for stream, limit in zip(config.streams, limits, strict=True)
-        ]
+        undo.callback(self._vision.close)
         coordinator = Coordinator(
             inbox,
-            streams,
+            self._new_streams(prompt, limits),
             self._engine,
             self.cache,
             prompt,
@@ -146,9 +141,25 @@ class Runtime:
             config.questions,
             self._listener,
         )
-        self._thread = threading.Thread(target=coordinator.run, name="coordinator", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=coordinator.run, name="coordinator", daemon=True)
+        thread.start()
+        self._thread = thread
         self._coordinator = coordinator
+
+    def _new_streams(
+        self, prompt: PromptTemplate, limits: Sequence[HistoryLimits]
+    ) -> list[StreamState]:
+        root = _root_identity(self.config)
+        return [
+            StreamState(
+                stream,
+                History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit),
+                self._engine,
+                self._vision,
+                self.cache,
+            )
+            for stream, limit in zip(self.config.streams, limits, strict=True)
+        ]
 
     def activate(self) -> None:
         """Take frames and questions from now on. Raises NotActiveError before ``load``."""
@@ -163,28 +174,32 @@ class Runtime:
         coordinator = self._loaded()
         idle = threading.Event()
         self._on_loop(lambda: coordinator.end_all(idle.set))
-        if not idle.wait(timeout):
-            raise TimeoutError(f"answers are still running after {timeout} s")
+        _wait_until(idle, timeout)
 
     def close(self) -> None:
         """Stop the threads and free the models. Does nothing when they are not loaded."""
-        coordinator = self._coordinator
-        if coordinator is None:
-            return
-        try:
-            self.deactivate()
-        except TimeoutError:
-            _logger.warning("closing with answers still running")
-        self._coordinator = None
-        self._engine.close()
-        self._vision.close()
-        coordinator.inbox.put(Stop())
-        self._thread.join()
-        self._model.close()
+        with self._life:
+            with self._gate:
+                coordinator, self._coordinator = self._coordinator, None
+            if coordinator is None:
+                return
+            idle = threading.Event()
+            coordinator.inbox.put(Call(lambda: coordinator.end_all(idle.set), Future()))
+            try:
+                _wait_until(idle, CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                _logger.warning("closing with answers still running")
+            self._engine.close()
+            self._vision.close()
+            coordinator.inbox.put(Stop())
+            if self._thread is not None:
+                self._thread.join()
+            self._model.close()
 
     @property
     def active(self) -> bool:
-        return self._coordinator is not None and self._coordinator.active
+        coordinator = self._coordinator  # read once: another thread may close
+        return coordinator is not None and coordinator.active
 
     @property
     def stream_names(self) -> tuple[str, ...]:
@@ -198,28 +213,32 @@ class Runtime:
 
         Frames and questions take effect in the order in which they are handed over.
         ``received_at`` is the reading of ``time.monotonic()`` at arrival, now by default. Raises
-        UnknownStreamError or NotActiveError.
+        UnknownStreamError, NotActiveError, or ValueError for anything but such pixels.
         """
         self._check_stream(stream)
+        if rgb.dtype != np.uint8 or rgb.ndim != 3 or rgb.shape[2] != 3 or not rgb.size:
+            raise ValueError(f"a frame is uint8 [H, W, 3], not {rgb.dtype} {list(rgb.shape)}")
         if not self.active:
             raise NotActiveError("the runtime is not active: activate it first")
         now = time.monotonic() if received_at is None else received_at
-        self._loaded().inbox.put(FrameArrived(stream, rgb, stamp_ns, now))
+        self._post(FrameArrived(stream, rgb, stamp_ns, now))
 
     def note_invalid_frame(self, stream: str) -> None:
         """Count a camera message that could not be converted. Raises UnknownStreamError."""
         self._check_stream(stream)
-        self._loaded().inbox.put(InvalidFrame(stream))
+        self._post(InvalidFrame(stream))
 
     def ask(self, stream: str, question: str, options: AskOptions | None = None) -> Answer:
         """Ask a question; it is accepted at once or QuestionRejected is raised."""
         arrived = time.monotonic()
-        if self._coordinator is None:
-            raise QuestionRejected("inactive", "no model is loaded: configure the node first")
-        coordinator = self._coordinator
-        return self._on_loop(
-            lambda: coordinator.ask(stream, question, options or AskOptions(), arrived)
-        )
+        try:
+            coordinator = self._loaded()
+            return self._on_loop(
+                lambda: coordinator.ask(stream, question, options or AskOptions(), arrived)
+            )
+        except NotActiveError as error:
+            text = "no model is loaded: configure the node first"
+            raise QuestionRejected("inactive", text) from error
 
     def reset(self, stream: str) -> Version:
         """Forget everything about a stream. Raises UnknownStreamError."""
@@ -283,12 +302,23 @@ class Runtime:
         return self._loaded().streams[name]
 
     def _on_loop(self, function: Callable[[], _T]) -> _T:
+        if threading.current_thread() is self._thread:
+            raise RuntimeError("a listener may not call the runtime: it would wait for itself")
         reply: Future[_T] = Future()
-        self._loaded().inbox.put(Call(function, reply))
+        self._post(Call(function, reply))
         return reply.result()
 
+    def _post(self, message: object) -> None:
+        with self._gate:
+            self._loaded().inbox.put(message)
 
-def _root_identity(config: RuntimeConfig, encoder: Encoder) -> bytes:
+
+def _wait_until(idle: threading.Event, timeout: float) -> None:
+    if not idle.wait(timeout):
+        raise TimeoutError(f"answers are still running after {timeout} s")
+
+
+def _root_identity(config: RuntimeConfig) -> bytes:
     profile = config.profile
     model_digest = profile.language.sha256 or sha256_file(profile.language.file)
     return root_identity(model_digest.encode(), template_identity(profile))

@@ -80,6 +80,8 @@ class StreamState:
         self._cache = cache
         self._rate_gate = FrameRateGate(config.max_fps)
         self._change_gate = ChangeGate(config.change_threshold)
+        self.first_epoch = 0
+        """The epoch that the last reset began."""
         self._pending: deque[int] = deque()
         self._embedded: dict[int, Embedded] = {}
         self._trunks: dict[int, TrunkProgress] = {}
@@ -102,17 +104,26 @@ class StreamState:
             return []
         drops = self._make_place()
         if drops and drops[-1].reason == "pending_full":
+            self._change_gate.reset()  # what the history never saw is no measure of change
             return drops
         try:
             item, _ = self.history.register_frame(frame.stamp_ns)
         except HistoryFull as error:
             self._dropped += 1
+            self._change_gate.reset()
             return [*drops, Drop("history_full", str(error))]
         self._pending.append(item.frame_id)
         self._registered += 1
         self._register_ms.add(1000.0 * (now - frame.received_at))
         self._vision.submit(EncodeRequest(self.config.name, item.frame_id, frame.rgb))
         return drops
+
+    def refuse(self, frame: FrameArrived, reason: str, text: str) -> list[Drop]:
+        """Count a frame that is not even looked at."""
+        self._received += 1
+        self._dropped += 1
+        self._arrivals.append(frame.received_at)
+        return [Drop(reason, text)]
 
     def _make_place(self) -> list[Drop]:
         """Admission: at most ``max_pending_frames`` wait for the encoder."""
@@ -146,6 +157,7 @@ class StreamState:
         """A frame cannot be encoded: the history goes on without it."""
         self._pending.remove(event.frame_id)
         self._failed += 1
+        self._change_gate.reset()
         self.history.void_frame(event.frame_id)
 
     # ---------------------------------------------------------------- trunks
@@ -167,16 +179,18 @@ class StreamState:
                 break
         self._release_retired()
 
-    def computed(self, event: VersionComputed) -> Version:
-        """The engine holds finished KV of a version: it is published."""
-        epoch = event.trunk.epoch
-        version = Version(self.config.name, epoch, event.n)
-        progress = self._trunks.get(epoch)
-        if progress is not None:
-            progress.computed_n = event.n
-            progress.attempts = 0
-        self.history.publish(version)
+    def computed(self, event: VersionComputed) -> Version | None:
+        """The engine holds finished KV of a version: it is published. None when the history let
+        go of its epoch meanwhile."""
         self._ingest_ms.add(1000.0 * event.seconds)
+        epoch = event.trunk.epoch
+        progress = self._trunks.get(epoch)
+        if progress is None:
+            return None
+        progress.computed_n = event.n
+        progress.attempts = 0
+        version = Version(self.config.name, epoch, event.n)
+        self.history.publish(version)
         return version
 
     def append_failed(self, event: AppendFailed) -> bool:
@@ -192,7 +206,9 @@ class StreamState:
     def clear(self) -> Version:
         """Forget everything; questions bound before keep what they see."""
         self._change_gate.reset()
-        return self.history.reset()
+        version = self.history.reset()
+        self.first_epoch = version.epoch
+        return version
 
     def _segments(self, items: tuple[Item, ...]) -> tuple[Segment, ...]:
         segments: list[Segment] = []

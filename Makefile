@@ -1,0 +1,35 @@
+# Set-up, demo and tests on a machine without ROS. On a robot with ROS 2: colcon build.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint colcon-test bench clean
+
+TEST_ARGS ?=
+BENCH_ARGS ?=
+ENV := . tools/setup/env.sh &&
+
+help: ## This list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo "  ROS_DISTRO=kilted, PYTHON=python3.12, TEST_ARGS='-k history' choose otherwise."
+
+setup: ## Make .venv with ROS 2, llama.cpp and all else (once about 15 minutes; root installs with apt)
+	@bash tools/setup/setup.sh
+
+demo: setup ## Two cameras, six questions, answers beside the truth
+	@$(ENV) python -m edge_vlm_ros.cli.demo
+
+lint: setup ## ruff and mypy
+	@$(ENV) ruff check .
+	@$(ENV) mypy
+
+test: lint ## Everything: ruff, mypy, pytest (TEST_ARGS for pytest)
+	@$(ENV) python -m pytest $(TEST_ARGS)
+
+colcon-test: setup ## The tests the way a ROS workspace runs them (TEST_ARGS for pytest)
+	@$(ENV) PYTEST_ADDOPTS="$(TEST_ARGS)" bash tools/setup/colcon_test.sh
+
+bench: setup ## Benchmarks, printed as ratios of one run (BENCH_ARGS)
+	@$(ENV) python -m benchmarks.run $(BENCH_ARGS)
+
+clean: ## Remove .venv and everything built (the wheel cache in ~/.cache/edge_vlm_ros stays)
+	rm -rf .venv build install log .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Measurements as ratios between sides measured in one run. `python -m benchmarks.run`."""

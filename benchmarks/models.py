@@ -1,0 +1,94 @@
+"""The models that benchmarks run: the demo model, and random weights in the shape of real ones."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+import yaml
+from onnx import TensorProto, helper, numpy_helper
+
+from edge_vlm_ros.model_profile import ModelProfile, load_profile
+from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
+from tools.demo_model.random_gguf import SHAPES, write_random_gguf
+
+ROOT = Path(__file__).resolve().parents[1]
+DEMO_PROFILE = ROOT / "config" / "models" / "demo.yaml"
+_SIZE, _GRID = 224, 7
+
+
+@dataclass(frozen=True)
+class BenchmarkModel:
+    """A model profile on disk and how its results are labelled."""
+
+    label: str
+    profile_path: Path
+
+    @property
+    def profile(self) -> ModelProfile:
+        return load_profile(self.profile_path)
+
+
+def demo_model() -> BenchmarkModel:
+    return BenchmarkModel("demo model (6.5 M, Q8_0)", DEMO_PROFILE)
+
+
+def random_model(shape: str, file_type: str) -> BenchmarkModel:
+    """Random weights of a real shape, made once and kept in the user's cache folder."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    folder = cache / "edge_vlm_ros" / "benchmarks" / f"{shape}.{file_type}"
+    profile_path = folder / "profile.yaml"
+    if not profile_path.is_file():
+        folder.mkdir(parents=True, exist_ok=True)
+        print(f"making random weights of the shape of {shape} in {folder}", flush=True)
+        write_random_gguf(folder / "lm.gguf", SHAPES[shape], file_type)
+        _write_encoder(folder / "vision.onnx", SHAPES[shape].n_embd)
+        _write_profile(profile_path, shape, SHAPES[shape].n_embd)
+    return BenchmarkModel(f"{shape} shape, random weights, {file_type}", profile_path)
+
+
+def _write_encoder(path: Path, n_embd: int) -> None:
+    """49 tokens a frame by average pooling and one matrix: encoding costs next to nothing, so that
+    a benchmark of language engines measures those."""
+    weights = np.random.default_rng(0).standard_normal((3, n_embd)).astype(np.float32)
+    pool = _SIZE // _GRID
+    nodes = [
+        helper.make_node(
+            "AveragePool", ["image"], ["cells"], kernel_shape=[pool, pool], strides=[pool, pool]
+        ),
+        helper.make_node("Reshape", ["cells", "shape"], ["rows"]),
+        helper.make_node("Transpose", ["rows"], ["tokens"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["tokens", "weights"], ["embeds"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "random_encoder",
+        [helper.make_tensor_value_info("image", TensorProto.FLOAT, [1, 3, _SIZE, _SIZE])],
+        [helper.make_tensor_value_info("embeds", TensorProto.FLOAT, [1, _GRID**2, n_embd])],
+        [
+            numpy_helper.from_array(weights, "weights"),
+            numpy_helper.from_array(np.array([1, 3, _GRID**2], np.int64), "shape"),
+        ],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opset, ir_version=8), path)
+
+
+def _write_profile(path: Path, shape: str, n_embd: int) -> None:
+    document = yaml.safe_load(DEMO_PROFILE.read_text())
+    document["name"] = shape
+    document["language"] = {"file": "lm.gguf", "context_tokens": 4096}
+    encoder = document["encoder"]
+    del encoder["sha256"]
+    encoder.update(file="vision.onnx", n_embd=n_embd, reference="reference.npz")
+    document["history"]["max_turns"] = 0
+    path.with_suffix(".tmp").write_text(yaml.safe_dump(document))
+    rgb = np.random.default_rng(1).integers(0, 255, (_SIZE, _SIZE, 3), np.uint8)
+    reference = path.parent / "reference.npz"
+    # The profile must be loadable to make its own reference, and complete only afterwards.
+    encoder_profile = load_profile(path.with_suffix(".tmp")).encoder
+    np.savez(reference, rgb=rgb, embeddings=OnnxEncoder(encoder_profile).encode(rgb))
+    path.with_suffix(".tmp").rename(path)

@@ -1,0 +1,1 @@
+"""Command-line verbs: `ros2 run edge_vlm_ros <verb>`."""

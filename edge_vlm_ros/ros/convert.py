@@ -1,0 +1,186 @@
+"""Between the runtime's values and ROS messages. Times: nanoseconds here, stamps there."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from std_msgs.msg import Header
+
+from edge_vlm_ros.action import AskQuestion
+from edge_vlm_ros.engines.protocol import EngineStatus
+from edge_vlm_ros.engines.sampling import SamplingParameters
+from edge_vlm_ros.history import (
+    Binding,
+    NewestPublished,
+    NewestRegistered,
+    Stamp,
+    Version,
+    VersionBinding,
+)
+from edge_vlm_ros.msg import Answer as AnswerMessage
+from edge_vlm_ros.msg import ContextUsed as ContextUsedMessage
+from edge_vlm_ros.msg import ContextVersion, Metrics, Sampling
+from edge_vlm_ros.msg import EngineStatus as EngineStatusMessage
+from edge_vlm_ros.msg import StreamStatus as StreamStatusMessage
+from edge_vlm_ros.runtime.answer import (
+    AnswerMetrics,
+    AnswerResult,
+    AskOptions,
+    ContextUsed,
+    QuestionRejected,
+)
+
+from .stamps import ns_to_stamp, stamp_to_ns
+
+if TYPE_CHECKING:
+    from edge_vlm_ros.runtime.status import StreamStatus
+
+
+def version_message(version: Version | None) -> ContextVersion:
+    """An empty message for None: there is no such version yet."""
+    if version is None:
+        return ContextVersion()
+    return ContextVersion(stream=version.stream, epoch=version.epoch, n=version.n)
+
+
+# ------------------------------------------------------------------------- a question
+def ask_options(goal: AskQuestion.Goal, stream: str) -> AskOptions:
+    """The options of a goal about ``stream``. Raises QuestionRejected."""
+    if not math.isfinite(goal.deadline_s) or goal.deadline_s < 0:
+        raise QuestionRejected(
+            "bad_options", f"deadline_s must be 0 (none) or more seconds, not {goal.deadline_s}"
+        )
+    return AskOptions(
+        binding=_binding(goal, stream),
+        max_tokens=int(goal.max_tokens),
+        sampling=_sampling(goal.sampling),
+        stop=tuple(goal.stop),
+        deadline_s=float(goal.deadline_s),
+        commit=bool(goal.commit),
+    )
+
+
+def _binding(goal: AskQuestion.Goal, stream: str) -> Binding:
+    if goal.binding == AskQuestion.Goal.BIND_REGISTERED:
+        return NewestRegistered()
+    if goal.binding == AskQuestion.Goal.BIND_PUBLISHED:
+        return NewestPublished()
+    if goal.binding == AskQuestion.Goal.BIND_STAMP:
+        return Stamp(stamp_to_ns(goal.stamp))
+    if goal.binding == AskQuestion.Goal.BIND_VERSION:
+        if goal.version.stream not in ("", stream):
+            raise QuestionRejected(
+                "bad_binding",
+                f"the version is of stream {goal.version.stream!r}, the question about {stream!r}",
+            )
+        return VersionBinding(epoch=int(goal.version.epoch), n=int(goal.version.n))
+    raise QuestionRejected(
+        "bad_binding", f"binding {goal.binding} is unknown: use one of the goal's BIND_ constants"
+    )
+
+
+def _sampling(message: Sampling) -> SamplingParameters:
+    try:
+        return SamplingParameters(
+            temperature=float(message.temperature),
+            top_k=int(message.top_k),
+            top_p=float(message.top_p),
+            min_p=float(message.min_p),
+            repeat_penalty=float(message.repeat_penalty),
+            seed=int(message.seed),
+        )
+    except ValueError as error:
+        raise QuestionRejected("bad_options", str(error)) from error
+
+
+# ------------------------------------------------------------------------- an answer
+def context_message(context: ContextUsed) -> ContextUsedMessage:
+    return ContextUsedMessage(
+        version=version_message(context.version),
+        frames=context.frames,
+        first_stamp=ns_to_stamp(context.first_stamp_ns),
+        last_stamp=ns_to_stamp(context.last_stamp_ns),
+        turns=context.turns,
+        tokens=context.tokens,
+        identity=context.identity.hex(),
+    )
+
+
+_METRIC_FIELDS = tuple(AnswerMetrics.__dataclass_fields__)
+
+
+def metrics_message(result: AnswerResult, header: Header) -> Metrics:
+    return Metrics(
+        header=header,
+        stream=result.stream,
+        finish_reason=result.finish_reason.value,
+        **{name: getattr(result.metrics, name) for name in _METRIC_FIELDS},
+    )
+
+
+def answer_message(result: AnswerResult, header: Header) -> AnswerMessage:
+    return AnswerMessage(
+        header=header,
+        answer_id=result.answer_id,
+        stream=result.stream,
+        question=result.question,
+        text=result.text,
+        finish_reason=result.finish_reason.value,
+        error=result.error,
+        committed=result.committed,
+        context=context_message(result.context),
+    )
+
+
+def result_message(result: AnswerResult, header: Header) -> AskQuestion.Result:
+    return AskQuestion.Result(
+        text=result.text,
+        finish_reason=result.finish_reason.value,
+        error=result.error,
+        answer_id=result.answer_id,
+        token_ids=list(result.token_ids),
+        context=context_message(result.context),
+        metrics=metrics_message(result, header),
+    )
+
+
+# ------------------------------------------------------------------------- status
+_STREAM_VERSIONS = ("registered", "encoded", "published")
+_STREAM_NUMBERS = tuple(
+    name
+    for name in StreamStatusMessage.get_fields_and_field_types()
+    if name not in ("header", "stream", *_STREAM_VERSIONS)
+)
+_ENGINE_FIELDS = tuple(
+    name
+    for name in EngineStatusMessage.get_fields_and_field_types()
+    if name not in ("header", "engine", "busy", "memory_embeddings_bytes")
+)
+
+
+def stream_status_message(status: StreamStatus, header: Header) -> StreamStatusMessage:
+    versions: dict[str, Any] = {
+        name: version_message(getattr(status, name)) for name in _STREAM_VERSIONS
+    }
+    numbers: dict[str, Any] = {name: getattr(status, name) for name in _STREAM_NUMBERS}
+    return StreamStatusMessage(header=header, stream=status.stream, **versions, **numbers)
+
+
+def engine_status_message(
+    status: EngineStatus, header: Header, busy: float, embeddings_bytes: int
+) -> EngineStatusMessage:
+    """``busy`` is the share of the last period spent in the native library, 0 to 1."""
+    values: dict[str, Any] = {name: getattr(status, name) for name in _ENGINE_FIELDS}
+    return EngineStatusMessage(
+        header=header,
+        engine=status.name,
+        busy=busy,
+        memory_embeddings_bytes=embeddings_bytes,
+        **values,
+    )
+
+
+def loading_engine_message(name: str, model: str, header: Header) -> EngineStatusMessage:
+    """The status of an engine whose model is being loaded."""
+    return EngineStatusMessage(header=header, engine=name, model=model, state="loading")

@@ -1,0 +1,129 @@
+"""The node's services."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from rclpy.callback_groups import ReentrantCallbackGroup
+from rclpy.node import Node
+
+from edge_vlm_ros.msg import EngineStatus as EngineStatusMessage
+from edge_vlm_ros.runtime import Runtime
+from edge_vlm_ros.srv import CommitAnswer, DescribeStream, ListEngines, ListStreams, ResetStream
+
+from .convert import stream_status_message, version_message
+from .publishers import Publishers
+
+
+@dataclass(frozen=True)
+class ServiceSpec:
+    """One service of the node."""
+
+    name: str
+    type: type
+    description: str
+
+
+LIST_STREAMS = ServiceSpec("~/list_streams", ListStreams, "Streams and their camera topics")
+DESCRIBE_STREAM = ServiceSpec(
+    "~/describe_stream", DescribeStream, "Status of a stream and the items of its history"
+)
+RESET_STREAM = ServiceSpec(
+    "~/reset_stream", ResetStream, "Forget everything remembered of a stream"
+)
+COMMIT_ANSWER = ServiceSpec(
+    "~/commit_answer", CommitAnswer, "Append a finished answer and its question to its history"
+)
+LIST_ENGINES = ServiceSpec("~/list_engines", ListEngines, "Status of all engines")
+SERVICES = (LIST_STREAMS, DESCRIBE_STREAM, RESET_STREAM, COMMIT_ANSWER, LIST_ENGINES)
+
+
+class Services:
+    """Serves the table above from the runtime, if there is one.
+
+    ``topics`` gives stream name -> camera topic, ``engines`` the engines' status.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        publishers: Publishers,
+        runtime: Callable[[], Runtime | None],
+        inactive_text: Callable[[], str],
+        topics: Callable[[], dict[str, str]],
+        engines: Callable[[], list[EngineStatusMessage]],
+    ) -> None:
+        self._node = node
+        self._publishers = publishers
+        self._runtime = runtime
+        self._inactive_text = inactive_text
+        self._topics = topics
+        self._engines = engines
+        group = ReentrantCallbackGroup()
+        handlers: dict[ServiceSpec, Callable[[Any, Any], Any]] = {
+            LIST_STREAMS: self._list_streams,
+            DESCRIBE_STREAM: self._answering(self._describe_stream),
+            RESET_STREAM: self._answering(self._reset_stream),
+            COMMIT_ANSWER: self._answering(self._commit_answer),
+            LIST_ENGINES: self._list_engines,
+        }
+        for spec, handler in handlers.items():
+            node.create_service(spec.type, spec.name, handler, callback_group=group)
+
+    def _answering(self, handler: Callable[[Runtime, Any, Any], None]) -> Callable[[Any, Any], Any]:
+        """``handler`` with the runtime; what it raises becomes the response's message."""
+
+        def serve(request: Any, response: Any) -> Any:
+            runtime = self._runtime()
+            if runtime is None:
+                response.success = False
+                response.message = self._inactive_text()
+                return response
+            try:
+                handler(runtime, request, response)
+                response.success = True
+            except Exception as error:
+                # A service must answer: the caller, not the log, is where the reason belongs.
+                response.success = False
+                response.message = str(error)
+            return response
+
+        return serve
+
+    def _list_streams(
+        self, request: ListStreams.Request, response: ListStreams.Response
+    ) -> ListStreams.Response:
+        topics = self._topics()
+        response.streams = list(topics)
+        response.topics = list(topics.values())
+        return response
+
+    def _describe_stream(
+        self, runtime: Runtime, request: DescribeStream.Request, response: DescribeStream.Response
+    ) -> None:
+        response.items = runtime.describe(request.stream)
+        response.status = stream_status_message(
+            runtime.stream_status(request.stream), self._publishers.header()
+        )
+
+    def _reset_stream(
+        self, runtime: Runtime, request: ResetStream.Request, response: ResetStream.Response
+    ) -> None:
+        version = runtime.reset(request.stream)
+        response.version = version_message(version)
+        response.message = f"stream {request.stream} starts anew with {version}"
+
+    def _commit_answer(
+        self, runtime: Runtime, request: CommitAnswer.Request, response: CommitAnswer.Response
+    ) -> None:
+        version = runtime.commit(request.answer_id)
+        response.version = version_message(version)
+        response.message = f"answer {request.answer_id} is part of {version}"
+
+    def _list_engines(
+        self, request: ListEngines.Request, response: ListEngines.Response
+    ) -> ListEngines.Response:
+        response.engines = self._engines()
+        return response

@@ -1,0 +1,113 @@
+"""From parameter values to what the runtime and the subscriptions are made with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
+
+from edge_vlm_ros.engines.config import EngineConfig
+from edge_vlm_ros.model_profile import load_profile
+from edge_vlm_ros.runtime.config import (
+    ConfigError,
+    HistoryConfig,
+    QuestionLimits,
+    RuntimeConfig,
+    StreamConfig,
+    VisionConfig,
+)
+
+from .share import find_model_profile
+
+Values = Mapping[str, Any]
+"""Parameter name -> value."""
+
+Transport = Literal["raw", "compressed"]
+
+
+@dataclass(frozen=True)
+class CameraSettings:
+    """How one stream's camera topic is subscribed to."""
+
+    stream: str
+    topic: str
+    transport: Transport
+    reliability: str
+    depth: int
+    durability: str
+
+    def qos(self) -> QoSProfile:
+        return QoSProfile(
+            history=HistoryPolicy.KEEP_LAST,
+            depth=self.depth,
+            reliability=ReliabilityPolicy[self.reliability.upper()],
+            durability=DurabilityPolicy[self.durability.upper()],
+        )
+
+
+def camera_settings(stream: str, values: Values) -> CameraSettings:
+    """The subscription of ``stream``; ``values`` are its parameters without the stream's name."""
+    topic = values["image_topic"] or f"{stream}/image_raw"
+    transport: Transport = "compressed" if values["transport"] == "compressed" else "raw"
+    if values["transport"] == "auto" and topic.endswith("/compressed"):
+        transport = "compressed"
+    return CameraSettings(
+        stream=stream,
+        topic=topic,
+        transport=transport,
+        reliability=values["qos.reliability"],
+        depth=values["qos.depth"],
+        durability=values["qos.durability"],
+    )
+
+
+def runtime_config(node: Values, streams: Mapping[str, Values]) -> RuntimeConfig:
+    """The runtime's configuration from the node's parameters and those of each stream.
+
+    Reads the model profile. Raises FileNotFoundError, ProfileError and ConfigError with texts
+    that say which setting to change.
+    """
+    profile = load_profile(find_model_profile(node["model_profile"]))
+    try:
+        engine = EngineConfig(**_prefixed(node, "engine."))
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
+    return RuntimeConfig(
+        profile=profile,
+        streams=tuple(stream_config(name, values) for name, values in streams.items()),
+        engine=engine,
+        questions=QuestionLimits(**_prefixed(node, "questions.")),
+        vision=VisionConfig(**_prefixed(node, "vision.")),
+    )
+
+
+def stream_config(stream: str, values: Values) -> StreamConfig:
+    """One stream's configuration; what its parameters leave open is the model profile's."""
+    return StreamConfig(
+        name=stream,
+        history=HistoryConfig(
+            max_frames=values["max_frames"] or None,
+            keep_frames=_unless_negative(values["keep_frames"]),
+            max_turns=_unless_negative(values["max_turns"]),
+            max_tokens=values["max_tokens"] or None,
+            on_full=values["on_full"],
+        ),
+        max_fps=values["max_fps"],
+        change_threshold=values["change_threshold"],
+        max_pending_frames=values["max_pending_frames"],
+        pending_policy=values["pending_policy"],
+    )
+
+
+def _unless_negative(value: int) -> int | None:
+    return None if value < 0 else value
+
+
+def _prefixed(values: Values, prefix: str) -> dict[str, Any]:
+    return {
+        name.removeprefix(prefix): value
+        for name, value in values.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,118 @@
+"""Pieces of the `ask` verb that need no node."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from action_msgs.msg import GoalStatus
+from edge_vlm_ros.action import AskQuestion
+
+from edge_vlm_ros.cli.arguments import goal_from, parser
+from edge_vlm_ros.cli.ask import AnswerPrinter, exit_code, summary
+
+
+def goal(*arguments: str) -> AskQuestion.Goal:
+    return goal_from(parser().parse_args(["Where?", *arguments]))
+
+
+def test_a_plain_question_is_a_plain_goal() -> None:
+    assert goal() == AskQuestion.Goal(question="Where?")
+
+
+def test_every_option_reaches_the_goal() -> None:
+    made = goal(
+        *"--stream table --max-tokens 9 --deadline 1.5 --stop a --stop b --commit".split(),
+        *"--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125".split(),
+        *"--repeat-penalty 1.5 --seed 8".split(),
+    )
+    assert (made.stream, made.max_tokens, made.deadline_s, made.commit) == ("table", 9, 1.5, True)
+    assert list(made.stop) == ["a", "b"]
+    sampling = made.sampling
+    assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 3, 0.25)
+    assert (sampling.min_p, sampling.repeat_penalty, sampling.seed) == (0.125, 1.5, 8)
+
+
+def test_bindings() -> None:
+    assert goal("--binding", "published").binding == AskQuestion.Goal.BIND_PUBLISHED
+    stamped = goal("--binding", "stamp:1800000000.123456789")
+    assert stamped.binding == AskQuestion.Goal.BIND_STAMP
+    assert (stamped.stamp.sec, stamped.stamp.nanosec) == (1800000000, 123456789)
+    version = goal("--binding", "version:2.15")
+    assert version.binding == AskQuestion.Goal.BIND_VERSION
+    assert (version.version.epoch, version.version.n) == (2, 15)
+
+
+@pytest.mark.parametrize("binding", ["newest", "stamp:noon", "version:3", "stamp:1e30", "version:"])
+def test_wrong_bindings_are_explained(binding: str) -> None:
+    with pytest.raises(ValueError, match="--binding"):
+        goal("--binding", binding)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--deadline", "-1"], ["--max-tokens", "many"], ["--nothing"]]
+)
+def test_wrong_arguments_end_with_two(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        goal(*arguments)
+    assert caught.value.code == 2
+    capsys.readouterr()
+
+
+def test_the_help_documents_all_exit_codes() -> None:
+    text = parser().format_help()
+    for code in ("0 ", "1 ", "2 ", "3 ", "4 ", "5 ", "130"):
+        assert f"\n  {code}" in text
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "code"),
+    [
+        (GoalStatus.STATUS_SUCCEEDED, "stop", 0),
+        (GoalStatus.STATUS_SUCCEEDED, "length", 0),
+        (GoalStatus.STATUS_SUCCEEDED, "deadline", 5),
+        (GoalStatus.STATUS_ABORTED, "error", 1),
+        (GoalStatus.STATUS_ABORTED, "cancelled", 1),
+        (GoalStatus.STATUS_CANCELED, "cancelled", 1),
+    ],
+)
+def test_exit_codes(status: int, reason: str, code: int) -> None:
+    assert exit_code(status, reason) == code
+
+
+# ------------------------------------------------------------------------- printing
+def test_deltas_are_printed_as_they_come_and_completed_at_the_end() -> None:
+    out = io.StringIO()
+    printer = AnswerPrinter(out)
+    printer.delta(0, "The cup")
+    assert out.getvalue() == "The cup"
+    printer.delta(1, "")
+    printer.delta(1, " is")
+    printer.finish("The cup is left.")
+    assert out.getvalue() == "The cup is left.\n"
+
+
+def test_a_lost_delta_leaves_no_hole() -> None:
+    out = io.StringIO()
+    printer = AnswerPrinter(out)
+    printer.delta(0, "The")
+    printer.delta(2, " is")
+    printer.delta(3, " left")
+    printer.finish("The cup is left.")
+    assert out.getvalue() == "The cup is left.\n"
+
+
+def test_the_summary_names_speed_and_context() -> None:
+    result = AskQuestion.Result(finish_reason="stop", answer_id=4)
+    result.metrics.ttft_ms = 12.4
+    result.metrics.decode_tok_s = 99.96
+    result.metrics.generated_tokens = 7
+    result.context.frames = 3
+    result.context.version.stream = "table"
+    result.context.version.epoch = 1
+    result.context.version.n = 5
+    assert summary(result) == (
+        "[TTFT 12 ms, 100.0 tok/s, 7 tokens, stop; saw 3 frames, table@1.5; answer 4]"
+    )

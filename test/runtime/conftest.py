@@ -1,0 +1,48 @@
+"""Runtimes with the real demo model, closed after each test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from helpers import MODEL, Start, demo_config
+
+from edge_vlm_ros.runtime import Runtime, RuntimeConfig, RuntimeListener
+from tools.reference_loop import ReferenceLoop
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Makes active runtimes: takes what ``demo_config`` takes, or a whole configuration."""
+    runtimes: list[Runtime] = []
+
+    def make(
+        *streams: Any,
+        config: RuntimeConfig | None = None,
+        listener: RuntimeListener | None = None,
+        **settings: Any,
+    ) -> Runtime:
+        runtime = Runtime(config or demo_config(*streams, **settings), listener)
+        runtime.load()
+        runtimes.append(runtime)
+        runtime.activate()
+        return runtime
+
+    yield make
+    for runtime in runtimes:
+        runtime.close()
+
+
+@pytest.fixture
+def runtime(start: Start) -> Runtime:
+    """One active runtime with the stream ``table``."""
+    return start()
+
+
+@pytest.fixture(scope="session")
+def reference() -> Iterator[ReferenceLoop]:
+    """The bare loop over llama.cpp and ONNX Runtime."""
+    loop = ReferenceLoop(MODEL / "lm.Q8_0.gguf", MODEL / "vision.onnx")
+    yield loop
+    loop.close()

@@ -1,0 +1,1 @@
+"""Makes the demo model: pictures, training, export. Needs torch; see README.md."""
