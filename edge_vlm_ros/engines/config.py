@@ -13,9 +13,10 @@ KvType = Literal["q8_0", "f16", "bf16", "f32"]
 class EngineConfig:
     """One language engine.
 
-    ``exact`` keeps every answer bit-equal to its serial reference: with Q8_0 or Q4_0 weights and a
-    q8_0 KV cache that costs nothing more; with other types answers are then decoded one sequence
-    at a time. ``n_threads`` 0 leaves one core to the rest of the node; ``n_ctx`` 0 sizes the KV
+    ``exact`` keeps every answer bit-equal to its serial reference with Q8_0 or Q4_0 weights and a
+    q8_0 KV cache, at no cost. With other types it decodes one answer at a time in fixed chunks,
+    which is as near as llama.cpp comes: what else is in the cache may still change the rounding.
+    ``n_threads`` 0 leaves one core to the rest of the node; ``n_ctx`` 0 sizes the KV
     cache for the streams and answers configured. ``ingest_share`` is the part of the engine's time
     that ingestion gets while answers are running too.
     """

@@ -5,15 +5,14 @@ Synchronous and owned by one thread. It knows nothing of streams and answers.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
-from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
 from . import native_log
+from .batch import Batch
 from .config import KvType
 from .errors import (
     ComputeError,
@@ -23,6 +22,9 @@ from .errors import (
     NoCellsError,
 )
 from .model import LlamaModel
+
+Chunk = tuple[int, ...] | NDArray[np.float32]
+"""Token ids, or embeddings float32 [n, n_embd]: rows that fit one batch."""
 
 LLAMA_MAX_SEQ = 256
 """Sequence ids of a unified cache must be below this: llama.cpp's compile-time constant."""
@@ -81,12 +83,7 @@ class LlamaContext:
         self.n_batch = n_batch = llama.llama_n_batch(self._handle)
         self.kv_bytes = _kv_bytes(model, self.n_ctx, kv_type)
         self._n_embd = model.n_embd
-        self._tokens = np.zeros(n_batch, np.int32)
-        self._positions = np.zeros(n_batch, np.int32)
-        self._sequences = np.zeros(n_batch, np.int32)
-        self._one_sequence = np.ones(n_batch, np.int32)
-        self._wants_logits = np.zeros(n_batch, np.int8)
-        self._sequence_pointers = _pointers_to_each(self._sequences)
+        self._batch = Batch(n_batch)
 
     @property
     def handle(self) -> object:
@@ -100,14 +97,8 @@ class LlamaContext:
         wants_logits: Sequence[bool],
     ) -> None:
         """Compute one batch of tokens, one row each. Raises a DecodeError."""
-        n = self._checked(len(tokens))
-        self._tokens[:n] = tokens
-        self._positions[:n] = positions
-        self._sequences[:n] = sequences
-        self._wants_logits[:n] = wants_logits
-        batch = self._batch(n)
-        batch.token = self._tokens.ctypes.data_as(ctypes.POINTER(llama.llama_token))
-        self._decode(batch)
+        self._check(len(tokens))
+        self._decode(self._batch.of_tokens(tokens, positions, sequences, wants_logits))
 
     def decode_embeddings(
         self, embeddings: NDArray[np.float32], first_position: int, sequence: int
@@ -116,19 +107,26 @@ class LlamaContext:
 
         Raises a DecodeError.
         """
-        n = self._checked(len(embeddings))
-        expected = (n, self._n_embd)
+        self._check(len(embeddings))
+        expected = (len(embeddings), self._n_embd)
         if embeddings.shape != expected or embeddings.dtype != np.float32:
             raise InvalidBatchError(
                 f"embeddings {embeddings.dtype} {list(embeddings.shape)} do not fit the model, "
                 f"which takes float32 {list(expected)}"
             )
-        self._positions[:n] = np.arange(first_position, first_position + n)
-        self._sequences[:n] = sequence
-        self._wants_logits[:n] = 0
-        batch = self._batch(n)
-        batch.embd = embeddings.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-        self._decode(batch)
+        self._decode(self._batch.of_embeddings(embeddings, first_position, sequence))
+
+    def extend(self, sequence: int, first_position: int, chunk: Chunk) -> None:
+        """Compute token ids or embeddings at the end of a sequence, without logits.
+
+        Raises a DecodeError.
+        """
+        if isinstance(chunk, np.ndarray):
+            self.decode_embeddings(chunk, first_position, sequence)
+            return
+        n = len(chunk)
+        positions = range(first_position, first_position + n)
+        self.decode_tokens(chunk, positions, [sequence] * n, [False] * n)
 
     def fork(self, source: int, target: int, n_positions: int) -> None:
         """Let ``target`` share the first ``n_positions`` positions of ``source``: no copying."""
@@ -147,19 +145,9 @@ class LlamaContext:
         handle, self._handle = self._handle, None
         llama.llama_free(handle)
 
-    def _checked(self, n: int) -> int:
+    def _check(self, n: int) -> None:
         if not 0 < n <= self.n_batch:
             raise InvalidBatchError(f"a batch of {n} rows: between 1 and {self.n_batch} are taken")
-        return n
-
-    def _batch(self, n: int) -> llama.llama_batch:
-        batch = llama.llama_batch()
-        batch.n_tokens = n
-        batch.pos = self._positions.ctypes.data_as(ctypes.POINTER(llama.llama_pos))
-        batch.n_seq_id = self._one_sequence.ctypes.data_as(ctypes.POINTER(ctypes.c_int32))
-        batch.seq_id = self._sequence_pointers
-        batch.logits = self._wants_logits.ctypes.data_as(ctypes.POINTER(ctypes.c_int8))
-        return batch
 
     def _decode(self, batch: llama.llama_batch) -> None:
         code = llama.llama_decode(self._handle, batch)
@@ -173,15 +161,6 @@ class LlamaContext:
         if code == -1:
             raise InvalidBatchError(f"llama.cpp refused {text}")
         raise ComputeError(f"the backend failed on {text}")
-
-
-def _pointers_to_each(values: NDArray[np.int32]) -> ctypes.Array[Any]:
-    """A C array of pointers, one to each element: the shape of ``llama_batch.seq_id``."""
-    pointer = ctypes.POINTER(llama.llama_seq_id)
-    base = values.ctypes.data
-    addresses = (ctypes.cast(base + i * values.itemsize, pointer) for i in range(len(values)))
-    array: ctypes.Array[Any] = (pointer * len(values))(*addresses)
-    return array
 
 
 def _kv_bytes(model: LlamaModel, n_ctx: int, kv_type: KvType) -> int:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
-from numpy.typing import NDArray
 
+from .context import Chunk
 from .errors import TrunkError
 from .protocol import (
     AppendToTrunk,
@@ -25,8 +25,6 @@ from .text_stream import TextStream
 
 TELL_PERIOD_S = 0.01
 """Shortest time between two pieces of an answer, in seconds."""
-
-Chunk = tuple[int, ...] | NDArray[np.float32]
 
 
 class AppendJob:

@@ -8,8 +8,6 @@ import threading
 import time
 from collections import deque
 
-import numpy as np
-
 from .cells import CellLedger
 from .config import EngineConfig
 from .context import LlamaContext
@@ -280,7 +278,7 @@ class LlamaCppEngine:
             chunk = job.next_chunk()
             start = time.perf_counter()
             try:
-                self._compute_chunk(trunk, chunk)
+                self._context.extend(trunk.sequence, trunk.n_tokens, chunk)
             except DecodeError as error:
                 self._fail_appends(trunk, job, error)
                 return 0
@@ -295,15 +293,6 @@ class LlamaCppEngine:
                 self._ingesting.append(trunk)  # streams take turns, one version each
             self._emit(VersionComputed(trunk.trunk_id, job.command.n, trunk.n_tokens, job.seconds))
         return n
-
-    def _compute_chunk(self, trunk: Trunk, chunk: object) -> None:
-        if isinstance(chunk, np.ndarray):
-            self._context.decode_embeddings(chunk, trunk.n_tokens, trunk.sequence)
-            return
-        assert isinstance(chunk, tuple)
-        n = len(chunk)
-        positions = range(trunk.n_tokens, trunk.n_tokens + n)
-        self._context.decode_tokens(chunk, positions, [trunk.sequence] * n, [False] * n)
 
     def _fail_appends(self, trunk: Trunk, job: AppendJob, error: DecodeError) -> None:
         """Take the trunk back to where its failed command began. What was to follow cannot."""

@@ -226,16 +226,12 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         self.outputs.add_status(tuple(streams), (self.engine_name,))
         self._on_progress("model profile read", 0.0)
         runtime = self._make_runtime(config, _Listener(self))
-        try:
-            runtime.load(self._on_progress)
-        except BaseException:
-            runtime.close()
-            raise
+        # Before the models, whose loading takes long: a wrong topic is told at once.
+        for name, values in streams.items():
+            settings = camera_settings(name, values)
+            self._cameras.append(CameraSubscription(self, settings, runtime, self.outputs))
+        runtime.load(self._on_progress)
         self._runtime = runtime
-        self._cameras = [
-            CameraSubscription(self, camera_settings(name, values), runtime, self.outputs)
-            for name, values in streams.items()
-        ]
         self.get_logger().info(f"configured with model {config.profile.name}")
 
     def _deactivate(self) -> None:

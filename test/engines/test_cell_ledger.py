@@ -125,6 +125,7 @@ def test_a_dropped_trunk_keeps_what_its_branches_share() -> None:
     assert ledger.used == 25
     ledger.drop_branch(1)
     assert ledger.used == 5
+    assert not ledger._dropped  # nothing is kept of it
 
 
 def test_a_promise_beyond_what_is_free_is_refused() -> None:

@@ -123,6 +123,10 @@ def test_serial_reference(
         driver.submit(*(c for _, c in zip(range(rng.randrange(3)), more, strict=False)))
     for command in asked:
         assert driver.finished(command.answer_id).ids == alone[command.answer_id]
+    for command in asked:  # chunks in between make no token be told twice
+        told = [t for t in driver.of_type(TokensGenerated) if t.answer_id == command.answer_id]
+        counts = [t.generated_tokens for t in told]
+        assert counts == sorted(set(counts))
 
 
 def test_two_threads_compute_the_same(

@@ -98,6 +98,16 @@ def test_contradicting_settings_are_explained() -> None:
         assert "max_tokens" in made.node.state().configure_error
 
 
+def test_a_wrong_topic_is_told_before_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runtime, "load", lambda *_: pytest.fail("loaded"))
+    with world({"table": "/table/image_raw", "shelf": "/s"}, shelf__image_topic="no topic") as made:
+        assert not made.node.change("configure")
+        assert "no topic" in made.node.state().configure_error
+        assert not made.node.cameras
+        topics = [subscription.topic_name for subscription in made.node.subscriptions]
+        assert "/table/image_raw" not in topics
+
+
 def test_state_and_status_can_be_read_while_models_load(monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, loading = threading.Event(), threading.Event()
     load = Runtime.load
