@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from edge_vlm_ros.demo.stream import TableStream
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.runtime import Runtime, RuntimeConfig, StreamConfig
+from edge_vlm_ros.vision.encoder import Embeddings
 from tools.reference_loop import ReferenceLoop
 
 from .models import BenchmarkModel
@@ -47,7 +48,7 @@ def measure_growth(model: BenchmarkModel, rounds: int) -> list[GrowthRow]:
     runtime.load()
     runtime.activate()
     rows = []
-    embeddings = []
+    embeddings: list[Embeddings] = []
     try:
         for k in range(FRAMES):
             frame = table.frame(k)
@@ -66,7 +67,7 @@ def measure_growth(model: BenchmarkModel, rounds: int) -> list[GrowthRow]:
     return rows
 
 
-def _prefill_all_ms(loop: ReferenceLoop, embeddings: list) -> float:  # type: ignore[type-arg]
+def _prefill_all_ms(loop: ReferenceLoop, embeddings: list[Embeddings]) -> float:
     start = time.perf_counter()
     loop.reset()
     for rows in embeddings:
@@ -74,5 +75,5 @@ def _prefill_all_ms(loop: ReferenceLoop, embeddings: list) -> float:  # type: ig
     tokens = loop.generate(QUESTION, 1)
     next(tokens)
     elapsed = 1000.0 * (time.perf_counter() - start)
-    tokens.close()  # type: ignore[attr-defined]
+    tokens.close()
     return elapsed

@@ -228,12 +228,16 @@ def held(
             gate.pass_through()
         return original(*arguments)
 
+    was_replaced = method in vars(owner)
     setattr(owner, method, gated)
     try:
         yield gate
     finally:
         gate.open()
-        delattr(owner, method)  # the class's own shows again
+        if was_replaced:
+            setattr(owner, method, original)
+        else:
+            delattr(owner, method)  # the class's own shows again
 
 
 def hold_encoder(runtime: Runtime) -> Any:

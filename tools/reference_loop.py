@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ class ReferenceLoop:
 
     def generate(
         self, question: str, max_tokens: int, *, ignore_stop: bool = False
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Yield the tokens of the greedy answer one by one. Run it to its end or close it.
 
         ignore_stop: go on after the stop token (to measure speed with random weights).

@@ -81,6 +81,7 @@ def test_incomplete_answers_are_not_committed(runtime: Runtime) -> None:
         with pytest.raises(CommitError, match="has not finished"):
             runtime.commit(answer.answer_id)
         answer.cancel()
+        runtime.question_status()  # comes back when the engine has been told
         gate.open()
         result = answer.result(PATIENCE_S)
     assert (result.finish_reason, result.committed) == (FinishReason.CANCELLED, False)

@@ -99,6 +99,7 @@ def test_cancel(start: Start, state: AnswerState, hold: Hold, parallel: int) -> 
         answer = in_state(runtime, state, gate)
         answer.cancel()
         answer.cancel()
+        runtime.question_status()  # comes back when the engine has been told
         if state is AnswerState.WAITING_CONTEXT:
             assert answer.result(PATIENCE_S).finish_reason is FinishReason.CANCELLED
         gate.open()
@@ -122,7 +123,8 @@ def test_deadline(start: Start, state: AnswerState, hold: Hold, parallel: int) -
     with hold(runtime) as gate:
         answer = in_state(runtime, state, gate, deadline_s=1e5)
         late.set()
-        runtime.question_status()  # the coordinator looks at its clock after any message
+        runtime.question_status()  # the coordinator looks at its clock after any message,
+        runtime.question_status()  # and has told the engine when this one comes back
         if state is AnswerState.WAITING_CONTEXT:
             assert answer.result(PATIENCE_S).finish_reason is FinishReason.DEADLINE
         gate.open()

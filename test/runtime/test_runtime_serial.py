@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from helpers import PATIENCE_S, Start, answered, clip, demo_config, held, settle, show
+from helpers import PATIENCE_S, Start, answered, clip, demo_config, held, hold_prefill, settle, show
 
 from edge_vlm_ros.history import FrameItem, Item, TextRole
 from edge_vlm_ros.runtime import (
@@ -180,10 +180,15 @@ def test_interleaved_steps_change_nothing(start: Start, alone: Runtime) -> None:
             runtime.add_frame(stream, frames[4 + k // 5 % 8], 100 + k)
         return False
 
-    with held(runtime._engine._context, "decode_tokens", next_frame):
+    with (
+        held(runtime._engine._context, "decode_tokens", next_frame),
+        hold_prefill(runtime) as gate,
+    ):
         answers = [runtime.ask("table", question) for question in questions]
+        gate.open()
         results = [answer.result(PATIENCE_S) for answer in answers]
     assert 4 in steps, "the answers were never decoded together"
+    alone.reset("table")
     show(alone, "table", frames[:4])
     for result in results:
         assert alone.ask("table", result.question).result(PATIENCE_S).token_ids == result.token_ids

@@ -6,13 +6,23 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-from helpers import PATIENCE_S, Frame, Start, assert_released, clip, demo_config, eventually
+from helpers import (
+    PATIENCE_S,
+    Frame,
+    Start,
+    assert_released,
+    clip,
+    demo_config,
+    eventually,
+    hold_ingestion,
+)
 
 from edge_vlm_ros.engines.errors import ComputeError
 from edge_vlm_ros.history import FrameItem, HistoryFull, Item, TextRole
@@ -44,14 +54,14 @@ N_OPERATIONS = 300
 N_PICTURES = 24
 
 
-def small_config() -> RuntimeConfig:
+def small_config(names: Sequence[str] = STREAMS) -> RuntimeConfig:
     """Room for three frames and a turn, two answers at once, and not one cell too many."""
     questions = QuestionLimits(
         max_pending=6, max_question_tokens=16, default_max_tokens=24, max_answer_tokens=24
     )
     history = HistoryConfig(max_frames=3, keep_frames=1, max_turns=1, max_tokens=3 + 3 * 52 + 45)
-    streams = [StreamConfig(name, history, max_pending_frames=3) for name in STREAMS]
-    cells = 2 * len(STREAMS) * (3 + 3 * 52 + 45) + 16 + 24
+    streams = [StreamConfig(name, history, max_pending_frames=3) for name in names]
+    cells = 2 * len(names) * (3 + 3 * 52 + 45) + 16 + 24
     engine = EngineConfig(n_threads=1, n_ctx=cells, max_parallel=2, chunk_tokens=16)
     return demo_config(*streams, questions=questions, engine=engine)
 
@@ -191,6 +201,29 @@ def bare_answer(
         elif item.role is TextRole.TURN:
             reference._eval_tokens(list(item.tokens))
     return reference.ask(question, 24)[0]
+
+
+def test_questions_about_many_epochs_at_once(start: Start, reference: ReferenceLoop) -> None:
+    """Each is bound to a history that has been rebuilt since. Together they need more cells than
+    there are: one after the other is computed and let go of."""
+    recorder = Recorder()
+    runtime = start(config=small_config(["table"]), listener=recorder)
+    recorder.runtime = runtime
+    answers = []
+    with hold_ingestion(runtime) as gate:
+        for k in range(14):
+            runtime.add_frame("table", picture("table", k), k)
+            eventually(lambda: runtime.stream_status("table").pending_frames == 0)
+            if k % 2 == 0 and len(answers) < 6:
+                answers.append(runtime.ask("table", QUESTIONS[k % 4]))
+        gate.open()
+        results = [answer.result(PATIENCE_S) for answer in answers]
+    assert len({result.context.version.epoch for result in results}) >= 5
+    for result in results:
+        items = recorder.bound[result.answer_id]
+        ids = bare_answer(reference, "table", items, result.question)
+        assert list(result.token_ids) == ids
+    assert_released(runtime)
 
 
 @pytest.mark.parametrize("seed", range(6))
