@@ -42,16 +42,16 @@ def measure_latency(seconds: float) -> LatencyResult:
     """Run the node in this process and a demo camera in another one; frames are encoded and
     ingested meanwhile as in normal use."""
     latencies: list[float] = []
-    register = StreamState.register
+    register = StreamState._register
 
-    def timed(stream: StreamState, frame: FrameArrived, now: float) -> list[Drop]:
-        drops = register(stream, frame, now)
+    def timed(stream: StreamState, frame: FrameArrived) -> list[Drop]:
+        drops = register(stream, frame)
         latencies.append((time.time_ns() - frame.stamp_ns) / 1e6)
         return drops
 
     rclpy.init(args=_ros_arguments())
     try:
-        with mock.patch.object(StreamState, "register", timed):
+        with mock.patch.object(StreamState, "_register", timed):
             node = EdgeVlmNode()
             with spin_in_background(node), _camera():
                 if not (node.change("configure") and node.change("activate")):

@@ -88,12 +88,21 @@ class Robot:
             rclpy.try_shutdown()
 
     def wait_for_node(self) -> None:
-        """Until the node is active and its camera subscription is connected."""
+        """Until the node is active and its camera subscription is connected; frames published
+        before would be lost."""
         end = time.monotonic() + _START_S
         while not (self._client.server_is_ready() and self._images.get_subscription_count()):
             if time.monotonic() > end:
                 raise TimeoutError(f"the node did not start in {_START_S:g} s")
             time.sleep(0.05)
+        while True:
+            try:
+                self.ask("Are you there?", max_tokens=1)
+                return
+            except RuntimeError:  # connected, but not active yet
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
 
     def publish(self, rgb: Picture) -> None:
         self._images.publish(image_message(rgb, time.time_ns()))

@@ -193,6 +193,12 @@ def assert_released(runtime: Runtime) -> None:
     assert runtime.vision_status().cache.pinned_entries == len(pinned)
 
 
+def all_encoded(runtime: Runtime, stream: str) -> bool:
+    """Whether the encoder has nothing left to do for the stream."""
+    status = runtime.stream_status(stream)
+    return status.encoded == status.registered
+
+
 class Gate:
     """Holds a thread at a place until it is opened."""
 

@@ -9,7 +9,8 @@ from edge_vlm_ros.runtime import Runtime, RuntimeConfig, StreamConfig, load_prof
 PROFILE = Path(__file__).parents[2] / "config" / "models" / "demo.yaml"
 camera = TableStream(seed=4)
 
-runtime = Runtime(RuntimeConfig(load_profile(PROFILE), (StreamConfig("table"),)))
+streams = (StreamConfig("table", max_pending_frames=6),)  # no frame is dropped below
+runtime = Runtime(RuntimeConfig(load_profile(PROFILE), streams))
 runtime.load()
 runtime.activate()
 for k in range(6):

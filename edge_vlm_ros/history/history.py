@@ -124,6 +124,14 @@ class History:
             needed.append(epoch.published_n)
         return max(needed)
 
+    def must_wait(self) -> bool:
+        """Whether another frame would begin a rebuild before the last one has caught up.
+
+        Rebuilding faster than engines compute would publish nothing ever again.
+        """
+        dropping = self.limits.policy == "drop_oldest"
+        return dropping and not self._current.caught_up and not self._fits_frame()
+
     # ---------------------------------------------------------------- appending
     def register_frame(self, stamp_ns: int) -> tuple[FrameItem, Version]:
         """Append a frame whose content is still to come. Raises HistoryFull."""
@@ -178,14 +186,6 @@ class History:
         self._readers[version] -= 1
         if not self._readers[version]:
             del self._readers[version]
-
-    def is_held(self, frame_id: int) -> bool:
-        """Whether a question is bound to a version that contains the frame."""
-        return any(
-            frame.frame_id == frame_id
-            for version in self._readers
-            for frame in self._epochs[version.epoch].frames(version.n)
-        )
 
     def pop_retired(self) -> list[Epoch]:
         """Remove and return the epochs that nobody needs any more.
@@ -295,6 +295,13 @@ class History:
         return (
             epoch.registered_tokens + item.n_tokens <= self.limits.max_tokens
             and len(epoch.frames(len(epoch))) + extra_frame <= self.limits.max_frames
+        )
+
+    def _fits_frame(self) -> bool:
+        shape = self._shape
+        return self._fits(
+            self._current,
+            FrameItem(0, 0, shape.prefix, shape.suffix, shape.n_embeddings, 0),
         )
 
     def _make_room(self, item: Item) -> None:

@@ -213,13 +213,13 @@ STREAM_PARAMETERS: tuple[ParameterSpec, ...] = (
         range=(0.0, 255.0),
     ),
     ParameterSpec(
-        "max_pending_frames", 8, "Frames registered and not yet encoded at most", range=(1, 1024)
+        "max_pending_frames", 4, "Frames registered and not yet published at most", range=(1, 1024)
     ),
     ParameterSpec(
         "pending_policy",
         "latest",
-        "When too many frames are pending: the new one replaces the oldest that no question needs "
-        "(latest), or is refused (reject)",
+        "When too many frames are pending: the newest stands by until there is room or a question "
+        "needs it (latest), or is refused (reject)",
         choices=("latest", "reject"),
     ),
     ParameterSpec(

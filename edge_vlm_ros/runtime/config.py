@@ -36,16 +36,16 @@ class StreamConfig:
     """One camera stream.
 
     ``max_fps`` 0 and ``change_threshold`` 0 switch those gates off. At most
-    ``max_pending_frames`` frames wait to be encoded; with the policy ``latest`` a new frame then
-    takes the place of the oldest waiting one that no question needs, with ``reject`` (or if all
-    are needed) the new frame is refused.
+    ``max_pending_frames`` frames are registered and not yet published. With the policy ``latest``
+    the newest frame beyond that stands by until there is room or a question needs it, in the place
+    of an older one; with ``reject`` it is refused.
     """
 
     name: str
     history: HistoryConfig = field(default_factory=HistoryConfig)
     max_fps: float = 0.0
     change_threshold: float = 0.0
-    max_pending_frames: int = 8
+    max_pending_frames: int = 4
     pending_policy: PendingPolicy = "latest"
 
     def __post_init__(self) -> None:

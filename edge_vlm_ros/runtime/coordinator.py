@@ -26,7 +26,7 @@ from edge_vlm_ros.engines.protocol import (
     TrunkId,
     VersionComputed,
 )
-from edge_vlm_ros.history import BindingError, HistoryFull, Version, VersionState
+from edge_vlm_ros.history import BindingError, HistoryFull, NewestRegistered, Version, VersionState
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from edge_vlm_ros.vision.events import FrameEncoded, FrameFailed
 
@@ -143,8 +143,13 @@ class Coordinator:
             drops = stream.refuse(frame, "engine_failed", self._engine_error)
             self._tell_drops(frame.stream, drops)
             return
-        self._tell_drops(frame.stream, stream.register(frame, self._clock()))
+        self._tell_drops(frame.stream, stream.receive(frame))
         stream.ingest()  # a new epoch may have begun
+
+    def _advance(self, stream: StreamState) -> None:
+        """After any change: register what stands by, have computed what can be computed."""
+        self._tell_drops(stream.config.name, stream.admit_standby())
+        stream.ingest()
 
     def _tell_drops(self, stream: str, drops: list[Drop]) -> None:
         for drop in drops:
@@ -157,14 +162,14 @@ class Coordinator:
     def _settle(self, name: str, change: Callable[[StreamState], None]) -> None:
         stream = self.streams[name]
         change(stream)
-        stream.ingest()
+        self._advance(stream)
         self._start_ready(stream)
 
     def _version_computed(self, event: VersionComputed) -> None:
         stream = self.streams[event.trunk.stream]
         version = stream.computed(event)
         self._start_ready(stream)
-        stream.ingest()
+        self._advance(stream)
         if version is not None:
             self._tell(self._listener.version_published, version)
 
@@ -201,6 +206,8 @@ class Coordinator:
             )
         prompt = self._admission.admit(name, text, options, len(self._questions))
         stream = self.streams[name]
+        if isinstance(options.binding, NewestRegistered):
+            self._tell_drops(name, stream.admit_standby(for_question=True))
         try:
             version = stream.history.bind(options.binding)
         except BindingError as error:
@@ -337,6 +344,8 @@ class Coordinator:
     def end_all(self, done: Callable[[], None]) -> None:
         """Cancel every question; ``done`` is called when the last one has ended."""
         self.active = False
+        for stream in self.streams.values():
+            stream.forget_standby()
         if not self._questions:
             done()
             return

@@ -15,8 +15,8 @@ class RuntimeListener:
     """
 
     def frame_dropped(self, stream: str, reason: str, text: str) -> None:
-        """A frame was not registered or is taken back: reasons pending_full, pending_replaced,
-        history_full, encoder_failed, engine_failed."""
+        """A frame was not registered (reasons pending_full, pending_replaced, history_full,
+        engine_failed), or could not be encoded (encoder_failed)."""
 
     def question_rejected(self, stream: str, question: str, reason: str, text: str) -> None:
         """A question was not accepted."""

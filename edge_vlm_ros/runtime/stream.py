@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -38,8 +40,6 @@ class VisionPort(Protocol):
 
     def submit(self, request: EncodeRequest) -> None: ...
 
-    def discard(self, stream: str, frame_id: int) -> bool: ...
-
 
 class Drop(NamedTuple):
     """A frame that is not (any more) part of the history."""
@@ -72,8 +72,10 @@ class StreamState:
         engine: LanguageEngine,
         vision: VisionPort,
         cache: EmbeddingCache,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
+        self._clock = clock
         self.history = history
         self._engine = engine
         self._vision = vision
@@ -82,7 +84,8 @@ class StreamState:
         self._change_gate = ChangeGate(config.change_threshold)
         self.first_epoch = 0
         """The epoch that the last reset began."""
-        self._pending: deque[int] = deque()
+        self._pending: set[int] = set()
+        self._standby: FrameArrived | None = None
         self._embedded: dict[int, Embedded] = {}
         self._trunks: dict[int, TrunkProgress] = {}
         self._received = self._registered = self._dropped = 0
@@ -92,31 +95,29 @@ class StreamState:
         self._ingest_ms = MovingAverage()
 
     # ---------------------------------------------------------------- frames
-    def register(self, frame: FrameArrived, now: float) -> list[Drop]:
-        """Give the frame its place in the history and hand it to the encoder.
+    def receive(self, frame: FrameArrived) -> list[Drop]:
+        """Register a frame, or put it on standby, or refuse it; returns the frames dropped for it.
 
-        Returns the frames that were dropped on the way, this one or an older one.
+        At most ``max_pending_frames`` frames are on their way from registered to published. With
+        the policy ``latest`` the newest frame beyond that stands by, in the place of an older one,
+        and is registered when there is room or when a question asks for it.
         """
         self._received += 1
         self._arrivals.append(frame.received_at)
         if not self._rate_gate.passes(frame.received_at) or not self._change_gate.passes(frame.rgb):
             self._skipped += 1
             return []
-        drops = self._make_place()
-        if drops and drops[-1].reason == "pending_full":
-            self._change_gate.reset()  # what the history never saw is no measure of change
-            return drops
-        try:
-            item, _ = self.history.register_frame(frame.stamp_ns)
-        except HistoryFull as error:
-            self._dropped += 1
-            self._change_gate.reset()
-            return [*drops, Drop("history_full", str(error))]
-        self._pending.append(item.frame_id)
-        self._registered += 1
-        self._register_ms.add(1000.0 * (now - frame.received_at))
-        self._vision.submit(EncodeRequest(self.config.name, item.frame_id, frame.rgb))
-        return drops
+        if self._has_room():
+            return self._register(frame)
+        if self.config.pending_policy == "reject":
+            text = f"{len(self._pending)} frames are not published yet: a new one was refused"
+            return [self._drop("pending_full", text)]
+        replaced, self._standby = self._standby, frame
+        if replaced is None:
+            return []
+        self._dropped += 1
+        text = f"{len(self._pending)} frames are not published yet: the newest one takes turns"
+        return [Drop("pending_replaced", text)]
 
     def refuse(self, frame: FrameArrived, reason: str, text: str) -> list[Drop]:
         """Count a frame that is not even looked at."""
@@ -125,26 +126,43 @@ class StreamState:
         self._arrivals.append(frame.received_at)
         return [Drop(reason, text)]
 
-    def _make_place(self) -> list[Drop]:
-        """Admission: at most ``max_pending_frames`` wait for the encoder."""
-        limit = self.config.max_pending_frames
-        if len(self._pending) < limit:
+    def admit_standby(self, *, for_question: bool = False) -> list[Drop]:
+        """Register the frame on standby if there is room. A question may go over the limit: it is
+        to see everything that came before it, and questions are bounded themselves."""
+        may_go_over = for_question and not self.history.must_wait()
+        if self._standby is None or not (self._has_room() or may_go_over):
             return []
+        frame, self._standby = self._standby, None
+        return self._register(frame)
+
+    def forget_standby(self) -> None:
+        if self._standby is not None:
+            self._standby = None
+            self._dropped += 1
+
+    def _has_room(self) -> bool:
+        enough = len(self._pending) >= self.config.max_pending_frames
+        return not enough and not self.history.must_wait()
+
+    def _register(self, frame: FrameArrived) -> list[Drop]:
+        """Give the frame its place in the history and hand it to the encoder."""
+        try:
+            item, _ = self.history.register_frame(frame.stamp_ns)
+        except HistoryFull as error:
+            return [self._drop("history_full", str(error))]
+        self._pending.add(item.frame_id)
+        self._registered += 1
+        self._register_ms.add(1000.0 * (self._clock() - frame.received_at))
+        self._vision.submit(EncodeRequest(self.config.name, item.frame_id, frame.rgb))
+        return []
+
+    def _drop(self, reason: str, text: str) -> Drop:
         self._dropped += 1
-        if self.config.pending_policy == "latest":
-            for frame_id in self._pending:
-                if self.history.is_held(frame_id):
-                    continue  # an accepted question is bound to it
-                if self._vision.discard(self.config.name, frame_id):
-                    self._pending.remove(frame_id)
-                    self.history.void_frame(frame_id)
-                    text = f"{limit} frames wait for the encoder: the oldest gave way to a new one"
-                    return [Drop("pending_replaced", text)]
-        return [Drop("pending_full", f"{limit} frames wait for the encoder: a new one was refused")]
+        self._change_gate.reset()  # what the history never saw is no measure of change
+        return Drop(reason, text)
 
     def complete(self, event: FrameEncoded) -> None:
         """A frame is encoded. Its pin in the cache belongs to the history while that holds it."""
-        self._pending.remove(event.frame_id)
         if not event.cache_hit:
             self._encode_ms.add(1000.0 * event.encode_s)
         if event.frame_id not in self.history.live_frames():
@@ -155,7 +173,7 @@ class StreamState:
 
     def fail(self, event: FrameFailed) -> None:
         """A frame cannot be encoded: the history goes on without it."""
-        self._pending.remove(event.frame_id)
+        self._pending.discard(event.frame_id)
         self._failed += 1
         self._change_gate.reset()
         self.history.void_frame(event.frame_id)
@@ -191,6 +209,9 @@ class StreamState:
         progress.attempts = 0
         version = Version(self.config.name, epoch, event.n)
         self.history.publish(version)
+        item = self.history.epoch(epoch).items[event.n - 1]
+        if isinstance(item, FrameItem):
+            self._pending.discard(item.frame_id)
         return version
 
     def append_failed(self, event: AppendFailed) -> bool:
@@ -206,6 +227,7 @@ class StreamState:
     def clear(self) -> Version:
         """Forget everything; questions bound before keep what they see."""
         self._change_gate.reset()
+        self.forget_standby()
         version = self.history.reset()
         self.first_epoch = version.epoch
         return version
@@ -225,6 +247,7 @@ class StreamState:
             if self._trunks.pop(epoch.number, None) is not None:
                 self._engine.submit(DropTrunk(self._trunk_id(epoch)))
         live = self.history.live_frames()
+        self._pending &= live
         for frame_id in [i for i in self._embedded if i not in live]:
             self._cache.unpin(self._embedded.pop(frame_id).key)
 

@@ -20,9 +20,9 @@ _log = logging.getLogger(__name__)
 class VisionWorker:
     """Encodes frames in the order they were submitted, on a thread of its own.
 
-    Every submitted request ends in exactly one event, unless ``discard`` removed it. Frames whose
-    preprocessed pixels are equal are encoded once, as long as the cache still holds the result.
-    The worker owns the encoder and closes it.
+    Every submitted request ends in exactly one event. Frames whose preprocessed pixels are equal
+    are encoded once, as long as the cache still holds the result. The worker owns the encoder and
+    closes it.
     """
 
     def __init__(
@@ -74,20 +74,6 @@ class VisionWorker:
                 )
             self._waiting.append(request)
             self._changed.notify()
-
-    def discard(self, stream: str, frame_id: int) -> bool:
-        """Take back a frame that is still waiting.
-
-        Returns:
-            True if it was waiting; no event will ever come for it. False if it is being encoded,
-            has been, or was never submitted.
-        """
-        with self._changed:
-            for index, request in enumerate(self._waiting):
-                if request.stream == stream and request.frame_id == frame_id:
-                    del self._waiting[index]
-                    return True
-        return False
 
     def close(self) -> None:
         """Stop after the frame being encoded, fail the waiting ones, close the encoder, join.

@@ -237,17 +237,6 @@ def test_a_version_is_held_as_often_as_it_is_bound() -> None:
     version = history.bind(NewestRegistered())
     history.bind(NewestRegistered())
     history.release(version)
-    assert history.is_held(0)
     history.release(version)
-    assert not history.is_held(0)
     with pytest.raises(ValueError, match="table@0.2 is not held"):
         history.release(version)
-
-
-def test_only_frames_of_the_bound_version_are_held() -> None:
-    history = make_history()
-    see(history, 10)
-    history.bind(NewestRegistered())
-    see(history, 20)
-    assert history.is_held(0)
-    assert not history.is_held(1)

@@ -9,6 +9,7 @@ from edge_vlm_ros.history import (
     HistoryLimits,
     NewestRegistered,
     Stamp,
+    Version,
     VersionState,
 )
 from edge_vlm_ros.history.history import VOID_FRAMES_PER_FRAME
@@ -253,3 +254,26 @@ def test_a_stamp_never_names_a_void_frame() -> None:
     dropped, _ = history.register_frame(20)
     history.void_frame(dropped.frame_id)
     assert history.bind(Stamp(25)).n == 2  # open and the frame of 10
+
+
+def test_a_frame_must_wait_while_a_rebuild_has_not_caught_up() -> None:
+    history = make_history(max_frames=2, keep_frames=1)
+    see(history, 1, 2)
+    assert history.must_wait(), "nothing of the first epoch is published"
+    publish_all(history)
+    assert not history.must_wait()
+    see(history, 3)  # rebuilt: open, frame 2, frame 3
+    assert history.must_wait(), "full again, and the kept frame is not computed yet"
+    history.publish(Version("table", 1, 1))
+    assert history.must_wait()
+    history.publish(Version("table", 1, 2))
+    assert not history.must_wait()
+
+
+def test_nobody_waits_where_nothing_is_rebuilt() -> None:
+    roomy = make_history()
+    see(roomy, 1)
+    assert not roomy.must_wait()
+    rejecting = make_history(max_frames=1, keep_frames=0, policy="reject")
+    see(rejecting, 1)
+    assert not rejecting.must_wait()

@@ -6,7 +6,6 @@ from history_helpers import make_history, outline, publish_all, see
 from edge_vlm_ros.history import (
     History,
     NewestPublished,
-    NewestRegistered,
     Version,
     VersionBinding,
     VersionState,
@@ -180,12 +179,3 @@ def test_void_and_pending_frames_have_no_content() -> None:
     for frame_id in (0, 1):
         with pytest.raises(KeyError, match=f"frame {frame_id} of stream 'table' has no content"):
             history.content(frame_id)
-
-
-def test_questions_do_not_hold_frames_that_are_void() -> None:
-    history = make_history()
-    history.register_frame(10)
-    history.bind(NewestRegistered())
-    assert history.is_held(0)
-    history.void_frame(0)
-    assert not history.is_held(0)

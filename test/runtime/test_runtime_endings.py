@@ -11,6 +11,7 @@ import pytest
 from helpers import (
     PATIENCE_S,
     Start,
+    all_encoded,
     answered,
     assert_released,
     changes,
@@ -291,7 +292,7 @@ def test_ingestion_is_tried_again(start: Start, n_failures: int) -> None:
     with hold_ingestion(runtime) as gate:
         show(runtime, "table", frames[:-1])
         gate.wait_until_reached()
-        eventually(lambda: runtime.stream_status("table").pending_frames == 0)
+        eventually(lambda: all_encoded(runtime, "table"))
         answer = runtime.ask("table", change.text)
         gate.open()
         assert answered(answer) == change.before

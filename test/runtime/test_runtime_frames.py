@@ -12,12 +12,16 @@ from helpers import (
     answered,
     assert_released,
     clip,
+    eventually,
     hold_encoder,
+    hold_ingestion,
     settle,
     show,
 )
 
+from edge_vlm_ros.history import Version
 from edge_vlm_ros.runtime import (
+    HistoryConfig,
     NotActiveError,
     Runtime,
     RuntimeListener,
@@ -50,43 +54,85 @@ def stamps(runtime: Runtime) -> list[int]:
     return [frame.stamp_ns for frame in current.frames(len(current))]
 
 
-def test_latest_lets_the_oldest_waiting_frame_give_way(start: Start) -> None:
+def test_with_latest_the_newest_frame_stands_by(start: Start) -> None:
     drops = Drops()
     runtime = start(StreamConfig("table", max_pending_frames=3), listener=drops)
-    frames = clip(1).frames(7)
     with hold_encoder(runtime) as gate:
-        show(runtime, "table", frames[:1])
-        gate.wait_until_reached()
-        show(runtime, "table", frames[1:], 1)
+        show(runtime, "table", clip(1).frames(7))
         status = runtime.stream_status("table")
         assert (status.pending_frames, status.max_pending_frames) == (3, 3)
+        assert (status.frames_registered, status.frames_dropped) == (3, 3)
         gate.open()
-        result = runtime.ask("table", "Describe the scene.").result(PATIENCE_S)
-    assert stamps(runtime) == [0, 5, 6] and result.context.frames == 3
+        eventually(lambda: runtime.stream_status("table").frames_registered == 4)
+        settle(runtime)
+    assert stamps(runtime) == [0, 1, 2, 6]
     status = runtime.stream_status("table")
-    assert counters(status) == {"received": 7, "registered": 7, "dropped": 4}
-    assert drops.heard == ["pending_replaced"] * 4
+    assert counters(status) == {"received": 7, "registered": 4, "dropped": 3}
+    assert drops.heard == ["pending_replaced"] * 3
     assert_released(runtime)
 
 
-def test_latest_keeps_what_a_question_needs(start: Start) -> None:
-    drops = Drops()
-    runtime = start(StreamConfig("table", max_pending_frames=3), listener=drops)
-    frames = clip(1).frames(6)
+def test_a_question_sees_the_frame_on_standby(start: Start) -> None:
+    runtime = start(StreamConfig("table", max_pending_frames=2))
     with hold_encoder(runtime) as gate:
-        show(runtime, "table", frames[:1])
-        gate.wait_until_reached()
-        show(runtime, "table", frames[1:3], 1)
+        show(runtime, "table", clip(1).frames(4))
         answer = runtime.ask("table", "Describe the scene.")
-        show(runtime, "table", frames[3:5], 3)  # nothing may give way: refused
-        answer.cancel()
-        show(runtime, "table", frames[5:], 5)
+        show(runtime, "table", clip(1).frames(5)[4:], 4)  # after the question: stands by
+        assert stamps(runtime) == [0, 1, 3]
+        gate.open()
+        result = answer.result(PATIENCE_S)
+    assert (result.context.frames, result.context.last_stamp_ns) == (3, 3)
+    settle(runtime)
+    assert stamps(runtime) == [0, 1, 3, 4]
+
+
+def test_frames_that_are_not_ingested_yet_are_pending(start: Start) -> None:
+    """The encoder alone must not run ahead of a slow language model."""
+    runtime = start(StreamConfig("table", max_pending_frames=2))
+    with hold_ingestion(runtime) as gate:
+        show(runtime, "table", clip(1).frames(6))
+        eventually(lambda: runtime.vision_status().cache.misses == 2)
+        gate.wait_until_reached()
+        assert runtime.stream_status("table").pending_frames == 2
+        assert runtime.vision_status().queue_length == 0
         gate.open()
         settle(runtime)
-    assert drops.heard == ["pending_full", "pending_full", "pending_replaced"]
-    assert stamps(runtime) == [0, 2, 5]
-    status = runtime.stream_status("table")
-    assert counters(status) == {"received": 6, "registered": 4, "dropped": 3}
+    assert stamps(runtime) == [0, 1, 5]
+
+
+def test_a_camera_faster_than_ingestion_keeps_publishing(start: Start) -> None:
+    """Every epoch catches up before the next one begins, however many frames arrive."""
+    heard: list[int] = []
+
+    class Versions(RuntimeListener):
+        def version_published(self, version: Version) -> None:
+            heard.append(version.epoch)
+
+    history = HistoryConfig(max_frames=3, keep_frames=1)
+    stream = StreamConfig("table", history, max_pending_frames=2)
+    runtime = start(stream, listener=Versions())
+    frames = clip(1).frames(8)
+    for k in range(400):
+        runtime.add_frame("table", frames[k % 8], k)
+        if k % 8 == 0:
+            runtime.stream_status("table")  # as far as the coordinator has come
+    settle(runtime)
+    epochs = range(runtime.stream_status("table").registered.epoch + 1)
+    computed = {epoch: heard.count(epoch) for epoch in epochs}
+    assert all(n >= 2 for n in computed.values()), f"an epoch never caught up: {computed}"
+    assert stamps(runtime)[-1] == 399
+
+
+def test_a_reset_forgets_the_frame_on_standby(start: Start) -> None:
+    runtime = start(StreamConfig("table", max_pending_frames=1))
+    with hold_encoder(runtime) as gate:
+        show(runtime, "table", clip(1).frames(2))
+        runtime.reset("table")
+        gate.open()
+        settle(runtime)
+    assert stamps(runtime) == []
+    counted = counters(runtime.stream_status("table"))
+    assert counted == {"received": 2, "registered": 1, "dropped": 1}
 
 
 def test_reject_refuses_new_frames(start: Start) -> None:
@@ -169,7 +215,10 @@ def test_identical_frames_are_encoded_once(start: Start) -> None:
 
 def test_a_cache_without_room_keeps_what_is_needed(start: Start) -> None:
     runtime = start(vision=VisionConfig(cache_entries=0, cache_bytes=0))
-    show(runtime, "table", clip(1).frames(15))  # rebuilt: the kept frames are computed again
+    frames = clip(1).frames(15)
+    show(runtime, "table", frames[:12])
+    settle(runtime)
+    show(runtime, "table", frames[12:], 12)  # rebuilt: the kept frames are computed again
     assert runtime.ask("table", "Describe the scene.").result(PATIENCE_S).error == ""
     assert_released(runtime)
     status = runtime.vision_status()
@@ -269,7 +318,10 @@ def test_counters_add_up(start: Start) -> None:
     assert status.frames_invalid == 6 and status.frames_skipped > 0
     assert status.frames_received == 66
     assert status.frames_received == (
-        status.frames_registered + status.frames_skipped + status.frames_invalid + refused
+        status.frames_registered
+        + status.frames_skipped
+        + status.frames_invalid
+        + status.frames_dropped
     )
     assert_released(runtime)
 
