@@ -91,5 +91,5 @@ def _round(robot: Robot, loop: ReferenceLoop, max_tokens: int) -> tuple[float, f
     if n != len(times) or n < 2:
         raise RuntimeError(f"the two sides generated {n} and {len(times)} tokens")
     bare = (n - 1) / (times[-1] - times[0])
-    client = (n - 1) / (answer.finished - answer.first_delta)
+    client = (n - 1) / (answer.finished - answer.first_token)
     return bare, answer.result.metrics.decode_tok_s, client, n

@@ -42,11 +42,11 @@ def image_message(rgb: Picture, stamp_ns: int) -> Image:
 
 @dataclass(frozen=True)
 class TimedAnswer:
-    """An answer, and when its first and last pieces reached the client (monotonic seconds)."""
+    """An answer, and when its first token and its end reached the client (monotonic seconds)."""
 
     result: AskQuestion.Result
     asked: float
-    first_delta: float
+    first_token: float
     finished: float
 
 
@@ -121,7 +121,7 @@ class Robot:
         outcome: dict[str, Any] = {}
 
         def feedback(message: Any) -> None:
-            if message.feedback.delta:
+            if message.feedback.generated_tokens:
                 outcome.setdefault("first", time.monotonic())
 
         def accepted(future: Any) -> None:

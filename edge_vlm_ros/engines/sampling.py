@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as llama
+import numpy as np
 
 PENALTY_LAST_N = 64
 """Generated tokens that the repetition penalty looks back on: llama.cpp's default."""
@@ -48,6 +49,8 @@ class Sampler:
 
     def __init__(self, parameters: SamplingParameters, n_vocab: int) -> None:
         p = parameters
+        self._n_vocab = n_vocab
+        self._plain_greedy = p.temperature == 0.0 and p.repeat_penalty == 1.0
         self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
         if p.repeat_penalty != 1.0:
             repeat, frequency, presence = p.repeat_penalty, 0.0, 0.0
@@ -70,6 +73,11 @@ class Sampler:
 
     def sample(self, context: object, row: int) -> int:
         """The next token after the logits of batch row ``row``; remembered for the penalty."""
+        if self._plain_greedy:
+            # The choice of llama.cpp's greedy sampler, which first copies the whole vocabulary
+            # into a list of candidates: 5 % of a decode step with 150 000 tokens.
+            logits = llama.llama_get_logits_ith(context, row)
+            return int(np.ctypeslib.as_array(logits, (self._n_vocab,)).argmax())
         return int(llama.llama_sampler_sample(self._chain, context, row))
 
     def close(self) -> None:

@@ -13,8 +13,8 @@ class Epoch:
     """The items of one stream between two rebuilds of its history.
 
     Frames may finish encoding in any order; versions become encoded in order only.
-    A frame whose content will never come (the encoder failed, or admission dropped it) is void:
-    it keeps its place in the numbering and takes no part in the computation.
+    A frame whose content will never come (the encoder failed) is void: it keeps its place in the
+    numbering and takes no part in the computation.
     ``items`` are what a rebuild kept of the epoch before.
     """
 

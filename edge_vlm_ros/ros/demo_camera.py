@@ -54,8 +54,8 @@ class DemoCamera(Node):
         self.create_timer(1.0 / values["fps"], self._publish)
 
     def _publish(self) -> None:
-        now = self.get_clock().now()
         rgb = self._table.frame(self._index)
+        now = self.get_clock().now()  # a picture is taken when it is finished, not begun
         message = Image()
         message.header.stamp = now.to_msg()
         message.header.frame_id = self._frame_id

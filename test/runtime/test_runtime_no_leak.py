@@ -18,6 +18,7 @@ from helpers import (
     show,
 )
 
+from edge_vlm_ros.history import History
 from edge_vlm_ros.runtime import AnswerState, AskOptions, Runtime, VersionBinding
 from tools.reference_loop import ReferenceLoop
 

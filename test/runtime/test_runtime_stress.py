@@ -26,7 +26,7 @@ from helpers import (
 )
 
 from edge_vlm_ros.engines.errors import ComputeError
-from edge_vlm_ros.history import FrameItem, HistoryFull, Item, TextRole
+from edge_vlm_ros.history import FrameItem, History, HistoryFull, Item, TextRole
 from edge_vlm_ros.runtime import (
     Answer,
     AnswerState,
