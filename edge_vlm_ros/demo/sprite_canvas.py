@@ -49,9 +49,9 @@ class Canvas:
         if shape.mirrored:
             self.x = -self.x
         self._pixel = _EDGE / size
-        self._alpha = np.zeros((size, size), np.float32)
-        self._factor = np.ones((size, size), np.float32)
-        self._added = np.zeros((3, size, size), np.float32)
+        self._alpha: Array = np.zeros((size, size), np.float32)
+        self._factor: Array = np.ones((size, size), np.float32)
+        self._added: Array = np.zeros((3, size, size), np.float32)
 
     def paint(
         self,
