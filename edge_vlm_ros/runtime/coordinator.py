@@ -37,12 +37,11 @@ from .finished_answers import COMPLETE, CommitError, FinishedAnswers
 from .listener import RuntimeListener
 from .messages import Call, CancelRequested, FrameArrived, InvalidFrame, Stop
 from .prompt import PromptTemplate
-from .question import Question, context_used
+from .question import Question, context_used, seconds_to_deadline
 from .status import QuestionStatus
 from .stream import Drop, StreamState
 
 _logger = logging.getLogger(__name__)
-_LONGEST_WAIT_S = 3600.0  # a queue refuses to wait for centuries, which a deadline may be
 
 
 class Coordinator:
@@ -85,7 +84,8 @@ class Coordinator:
             stream.ingest()
         while True:
             try:
-                message = self.inbox.get(timeout=self._seconds_to_deadline())
+                patience = seconds_to_deadline(self._questions.values(), self._clock())
+                message = self.inbox.get(timeout=patience)
             except queue.Empty:
                 message = None
             if isinstance(message, Stop):
@@ -365,12 +365,6 @@ class Coordinator:
                 self._finish_unstarted(question, reason, error)
             else:
                 self._finish(question, AnswerFinished(answer_id, reason, "", (), error, 0))
-
-    def _seconds_to_deadline(self) -> float | None:
-        deadlines = [q.deadline for q in self._questions.values() if q.deadline is not None]
-        if not deadlines:
-            return None
-        return min(_LONGEST_WAIT_S, max(0.0, min(deadlines) - self._clock()))
 
     def _end_overdue(self) -> None:
         for answer_id, question in list(self._questions.items()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from edge_vlm_ros.engines.protocol import AnswerFinished, StartAnswer, TrunkId
@@ -17,6 +18,9 @@ from .answer import (
     AskOptions,
     ContextUsed,
 )
+
+LONGEST_WAIT_S = 3600.0
+"""A queue refuses to wait for centuries, which a deadline may be."""
 
 
 @dataclass
@@ -105,6 +109,14 @@ class Question:
             metrics=metrics,
             committed=False,
         )
+
+
+def seconds_to_deadline(questions: Iterable[Question], now: float) -> float | None:
+    """How long a queue may be waited for until the first deadline; None without deadlines."""
+    deadlines = [q.deadline for q in questions if q.deadline is not None]
+    if not deadlines:
+        return None
+    return min(LONGEST_WAIT_S, max(0.0, min(deadlines) - now))
 
 
 def context_used(version: Version, epoch: Epoch) -> ContextUsed:

@@ -107,17 +107,18 @@ class StreamState:
         if not self._rate_gate.passes(frame.received_at) or not self._change_gate.passes(frame.rgb):
             self._skipped += 1
             return []
-        if self._has_room():
-            return self._register(frame)
+        drops = self.admit_standby()  # it came before
+        if self._standby is None and self._has_room():
+            return [*drops, *self._register(frame)]
         if self.config.pending_policy == "reject":
             text = f"{len(self._pending)} frames are not published yet: a new one was refused"
-            return [self._drop("pending_full", text)]
+            return [*drops, self._drop("pending_full", text)]
         replaced, self._standby = self._standby, frame
-        if replaced is None:
-            return []
-        self._dropped += 1
-        text = f"{len(self._pending)} frames are not published yet: the newest one takes turns"
-        return [Drop("pending_replaced", text)]
+        if replaced is not None:
+            self._dropped += 1
+            text = f"{len(self._pending)} frames are not published yet: a newer one took its place"
+            drops.append(Drop("pending_replaced", text))
+        return drops
 
     def refuse(self, frame: FrameArrived, reason: str, text: str) -> list[Drop]:
         """Count a frame that is not even looked at."""
