@@ -12,7 +12,7 @@ help: ## This list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo "  ROS_DISTRO=kilted, PYTHON=python3.12, TEST_ARGS='-k history' choose otherwise."
 
-setup: ## Make .venv with ROS 2, llama.cpp and all else (once about 15 minutes; root installs with apt)
+setup: ## Make .venv with ROS 2, llama.cpp and all else (once about 10 minutes; root installs with apt)
 	@bash tools/setup/setup.sh
 
 demo: setup ## Two cameras, six questions, answers beside the truth

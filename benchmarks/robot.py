@@ -169,7 +169,7 @@ def node_process(profile: Path, **parameters: object) -> Iterator[subprocess.Pop
         **parameters,
     }
     arguments = [text for name, value in values.items() for text in ("-p", f"{name}:={value}")]
-    command = [sys.executable, "-m", "edge_vlm_ros.ros.node", "--ros-args", *arguments]
+    command = [sys.executable, "-m", "edge_vlm_ros.cli.edge_vlm", "--ros-args", *arguments]
     with tempfile.NamedTemporaryFile(prefix="edge_vlm_benchmark_", suffix=".log") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         try:

@@ -99,8 +99,8 @@ class TemplateProfile(_Part):
 class HistoryProfile(_Part):
     """How much a stream remembers.
 
-    At ``max_frames`` frames the oldest are dropped until ``keep_frames`` are left. ``max_turns``
-    committed turns are kept.
+    At ``max_frames`` frames the oldest are dropped until ``keep_frames`` are left, and of the
+    committed turns the newest ``max_turns``.
     """
 
     max_frames: Positive
@@ -117,12 +117,6 @@ class HistoryProfile(_Part):
         return self
 
 
-class AnswerProfile(_Part):
-    """Defaults of an answer. ``max_tokens`` ends one that finds no end by itself."""
-
-    max_tokens: Positive = 128
-
-
 class ModelProfile(_Part):
     """Everything the package knows about one model; see ``load_profile``."""
 
@@ -132,7 +126,6 @@ class ModelProfile(_Part):
     encoder: EncoderProfile
     template: TemplateProfile
     history: HistoryProfile
-    answer: AnswerProfile = AnswerProfile()
 
     @model_validator(mode="after")
     def _frames_fit_the_context(self) -> ModelProfile:
@@ -169,7 +162,7 @@ def load_profile(path: str | Path) -> ModelProfile:
             f"cannot read the model profile {path}: {error}; give the path of a profile YAML, "
             "for example config/models/demo.yaml"
         ) from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, RecursionError) as error:
         raise ProfileError(f"{path} is not valid YAML: {error}; correct it there") from error
     if not isinstance(document, dict):
         raise ProfileError(

@@ -66,7 +66,6 @@ def test_the_demo_profile_says_what_the_demo_model_needs() -> None:
     assert profile.template.close == "<|im_end|>\n<|im_start|>user\n"
     assert profile.template.stop_tokens == ("<|im_end|>",)
     assert (profile.history.max_frames, profile.history.keep_frames) == (12, 6)
-    assert profile.answer.max_tokens > 0
 
 
 def test_the_demo_files_are_there_and_have_their_digests() -> None:
@@ -93,8 +92,7 @@ def test_profiles_are_frozen() -> None:
 
 
 def test_defaults(document, tmp_path: Path) -> None:
-    profile = load_profile(write(tmp_path, without(document, "answer")))
-    assert profile.answer.max_tokens == 128
+    profile = load_profile(write(tmp_path, document))
     assert profile.encoder.pad_value == 0
     assert profile.encoder.mean == (0.0, 0.0, 0.0) and profile.encoder.std == (1.0, 1.0, 1.0)
 

@@ -13,7 +13,7 @@ EXIT_CODES = """exit codes:
   0    answered (the model ended it, a --stop string came, or --max-tokens was reached)
   1    error: the goal was aborted, or cancelled by somebody else
   2    wrong arguments
-  3    no node answered within --timeout
+  3    no node answered within --timeout, or it went away
   4    the question was rejected; the reason is printed
   5    the deadline came first: the text is partial
   130  cancelled with Ctrl-C; the partial text is printed
@@ -56,6 +56,8 @@ def parser() -> argparse.ArgumentParser:
 
 def goal_from(arguments: argparse.Namespace) -> AskQuestion.Goal:
     """The goal that the arguments describe. Raises ValueError with a text for the user."""
+    for text in (arguments.question, arguments.stream, *arguments.stop):
+        text.encode()  # what the terminal sent was not UTF-8: UnicodeEncodeError, a ValueError
     goal = AskQuestion.Goal(
         stream=arguments.stream,
         question=arguments.question,

@@ -36,6 +36,7 @@ CANCELLED = 130
 
 _REASON_WAIT_S = 1.0
 _CANCEL_WAIT_S = 5.0
+_POLL_S = 2.0
 _FEEDBACK_DEPTH = 200
 
 
@@ -63,6 +64,10 @@ class AnswerPrinter:
             self._write("\n" + full_text)
         self._out.write("\n")
         self._out.flush()
+
+    def break_off(self) -> None:
+        if self._printed:
+            self._out.write("\n")
 
     def _write(self, text: str) -> None:
         self._out.write(text)
@@ -144,6 +149,13 @@ class _Asker(Node):
 
 
 def main(args: list[str] | None = None) -> int:
+    try:
+        return _run(args)
+    except KeyboardInterrupt:
+        return CANCELLED
+
+
+def _run(args: list[str] | None) -> int:
     arguments = parser().parse_args(remove_ros_args(sys.argv if args is None else ["", *args])[1:])
     try:
         goal = goal_from(arguments)
@@ -192,10 +204,13 @@ def _ask(node: _Asker, goal: AskQuestion.Goal, server: str, timeout: float) -> i
     try:
         while True:
             try:
-                event = node.events.get(timeout=None if handle else timeout)
+                event = node.events.get(timeout=_POLL_S if handle else timeout)
             except queue.Empty:
-                # Left over from a node that has crashed, for instance.
-                _complain(f"{server.rstrip('/')}/ask did not react to the goal in {timeout:g} s")
+                if handle is not None and node.client.server_is_ready():
+                    continue
+                printer.break_off()
+                what = "has gone" if handle else f"did not react to the goal in {timeout:g} s"
+                _complain(f"{server.rstrip('/')}/ask {what}")
                 return NO_SERVER
             if event.kind == "feedback":
                 printer.delta(event.value.sequence, event.value.delta)
@@ -250,6 +265,8 @@ def _cancel(node: _Asker, handle: ClientGoalHandle | None, printer: AnswerPrinte
         except queue.Empty:
             break
         if event.kind == "result":
+            if event.value.status == GoalStatus.STATUS_SUCCEEDED:
+                return _tell_result(printer, event.value)  # it was complete already
             printer.finish(event.value.result.text)
             print(summary(event.value.result))
             break

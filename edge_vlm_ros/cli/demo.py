@@ -130,18 +130,21 @@ def _ask(client: DemoClient, view: CameraView, kind: str, rng: random.Random) ->
     metrics = result.metrics
     figures = f"TTFT {metrics.ttft_ms:.0f} ms, {metrics.decode_tok_s:.0f} tok/s"
     if truth is None:
-        print("\n  (ambiguous in the frames it saw: asking another one)")
+        print(
+            "\n  not scored: for the frames it saw, the true answer is not defined (an ambiguous "
+            "name, say); asking another"
+        )
         return None
     verdict = "right" if result.text == truth else "WRONG"
-    print(f"\n  T: {truth}\n  {verdict}; {figures}, saw frames {frames.start} to {frames.stop - 1}")
+    seen = f"saw {result.context.frames} frames ({frames.start} to {frames.stop - 1})"
+    print(f"\n  T: {truth}\n  {verdict}; {figures}, {seen}")
     return Scored(
         stream=view.stream,
         question=question.text,
         answer=result.text,
         truth=truth,
         pictures=view.pictures(frames),
-        first_frame=frames.start,
-        last_frame=frames.stop - 1,
+        frames_seen=seen,
         ttft_ms=metrics.ttft_ms,
         decode_tok_s=metrics.decode_tok_s,
     )
@@ -162,8 +165,9 @@ def _report(answers: list[Scored], picture: Path) -> int:
     print(f"\n{right} of {len(answers)} answers are right. Frames and answers: {picture.resolve()}")
     print(
         """
-Ask your own, in three terminals (in each first: . tools/setup/env.sh; export ROS_DOMAIN_ID=42):
-  python -m edge_vlm_ros.ros.node --ros-args --params-file config/demo.yaml
+Ask your own, in three terminals. In each first: . tools/setup/env.sh; export ROS_DOMAIN_ID=42
+(any number up to 101, the same in all three):
+  python -m edge_vlm_ros.cli.edge_vlm --ros-args --params-file config/demo.yaml
   python -m edge_vlm_ros.cli.demo_camera --ros-args -r __ns:=/table
   python -m edge_vlm_ros.cli.ask "What do you see?" --stream table
 With a ROS 2 installation: ros2 launch edge_vlm_ros demo.launch.py, then ros2 run edge_vlm_ros ask.

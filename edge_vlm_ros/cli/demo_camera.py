@@ -5,10 +5,13 @@ from __future__ import annotations
 import rclpy
 from rclpy.executors import ExternalShutdownException
 
-from edge_vlm_ros.ros.demo_camera import DemoCamera
+from edge_vlm_ros.ros.demo_camera import PARAMETERS, DemoCamera
+
+from .ros_arguments import check_arguments
 
 
 def main(args: list[str] | None = None) -> int:
+    check_arguments("demo_camera", _description(), args)
     rclpy.init(args=args)
     node = DemoCamera()
     try:
@@ -19,6 +22,19 @@ def main(args: list[str] | None = None) -> int:
         node.destroy_node()
         rclpy.try_shutdown()
     return 0
+
+
+def _description() -> str:
+    lines = [f"  {spec.name}: {spec.description} (default {spec.default})" for spec in PARAMETERS]
+    return "\n".join(
+        [
+            "Publishes image_raw and truth.",
+            "",
+            "Its namespace is the stream it films: --ros-args -r __ns:=/table. Parameters, each",
+            "with --ros-args -p NAME:=VALUE:",
+            *lines,
+        ]
+    )
 
 
 if __name__ == "__main__":

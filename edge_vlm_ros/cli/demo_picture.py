@@ -15,6 +15,7 @@ _THUMBNAIL = (160, 120)
 _THUMBNAILS = 4
 _GAP = 8
 _TEXT_WIDTH = 620
+_LINE = 19
 _INK, _GREY, _GREEN, _RED = "#16202a", "#6b7785", "#137333", "#b3261e"
 
 
@@ -30,8 +31,7 @@ class Scored:
     answer: str
     truth: str
     pictures: list[Picture]
-    first_frame: int
-    last_frame: int
+    frames_seen: str
     ttft_ms: float
     decode_tok_s: float
 
@@ -73,16 +73,16 @@ def _fit(picture: Picture) -> Picture:
 
 def _draw_text(draw: ImageDraw.ImageDraw, answer: Scored, x: int, top: int) -> None:
     large, small = ImageFont.load_default(17), ImageFont.load_default(13)
-    seen = f"{answer.stream}, frames {answer.first_frame} to {answer.last_frame}"
-    draw.text((x, top), seen, fill=_GREY, font=small)
+    figures = f"first token {answer.ttft_ms:.0f} ms, {answer.decode_tok_s:.0f} tokens/s"
+    heading = f"{answer.stream}, {answer.frames_seen}; {figures}"
+    draw.text((x, top), heading, fill=_GREY, font=small)
     draw.text((x, top + 18), answer.question, fill=_INK, font=large)
     y = top + 42
     for line in _wrap(draw, answer.answer, large):
         draw.text((x, y), line, fill=_GREEN if answer.right else _RED, font=large)
-        y += 21
-    figures = f"first token {answer.ttft_ms:.0f} ms, {answer.decode_tok_s:.0f} tokens/s"
-    verdict = figures if answer.right else f"{figures}; the truth: {answer.truth}"
-    draw.text((x, top + _THUMBNAIL[1] - 15), verdict, fill=_GREY, font=small)
+        y += _LINE
+    if not answer.right:
+        draw.text((x, y), f"the truth: {answer.truth}", fill=_GREY, font=small)
 
 
 def _wrap(

@@ -41,7 +41,7 @@ def demo_processes(
     What they print goes to the file ``log``.
     """
     parameters = share_directory() / "config" / "demo.yaml"
-    commands = [_python("edge_vlm_ros.ros.node", ["--params-file", str(parameters)])]
+    commands = [_python("edge_vlm_ros.cli.edge_vlm", ["--params-file", str(parameters)])]
     commands += [_python("edge_vlm_ros.cli.demo_camera", camera.arguments()) for camera in cameras]
     with ExitStack() as stack:
         output = stack.enter_context(log.open("wb"))

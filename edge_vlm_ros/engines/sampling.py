@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import llama_cpp.llama_cpp as llama
@@ -11,13 +10,16 @@ import numpy as np
 PENALTY_LAST_N = 64
 """Generated tokens that the repetition penalty looks back on: llama.cpp's default."""
 
+LOWEST_TEMPERATURE = 1e-5
+
 
 @dataclass(frozen=True)
 class SamplingParameters:
     """Greedy by default. Raises ValueError for values outside their ranges.
 
-    ``temperature`` 0 is greedy; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repeat_penalty`` 1
-    switch the respective filter off; ``seed`` decides the random choice.
+    ``temperature`` 0 is greedy, and so is anything below 0.00001, where llama.cpp's numbers
+    overflow; ``top_k`` 0, ``top_p`` 1, ``min_p`` 0 and ``repeat_penalty`` 1 switch the respective
+    filter off; ``seed`` decides the random choice.
     """
 
     temperature: float = 0.0
@@ -28,14 +30,19 @@ class SamplingParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        finite = 0 <= self.temperature < math.inf
-        _require(finite, "temperature", self.temperature, "0 or more, and finite")
+        usual = 0 <= self.temperature <= 100
+        _require(usual, "temperature", self.temperature, "between 0 and 100")
         _require(0 <= self.top_k < 2**31, "top_k", self.top_k, "0 or more, and below 2^31")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "above 0, at most 1")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "between 0 and 1")
-        finite = 0 < self.repeat_penalty < math.inf
-        _require(finite, "repeat_penalty", self.repeat_penalty, "above 0, and finite")
-        _require(0 <= self.seed < 2**32, "seed", self.seed, "an unsigned 32-bit number")
+        usual = 0.1 <= self.repeat_penalty <= 10
+        _require(usual, "repeat_penalty", self.repeat_penalty, "between 0.1 and 10")
+        # llama.cpp takes the largest 32-bit number as a wish for a seed that nobody knows.
+        _require(0 <= self.seed < 2**32 - 1, "seed", self.seed, "between 0 and 4294967294")
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature < LOWEST_TEMPERATURE
 
 
 def _require(condition: bool, name: str, value: float, expected: str) -> None:
@@ -50,7 +57,7 @@ class Sampler:
     def __init__(self, parameters: SamplingParameters, n_vocab: int) -> None:
         p = parameters
         self._n_vocab = n_vocab
-        self._plain_greedy = p.temperature == 0.0 and p.repeat_penalty == 1.0
+        self._plain_greedy = p.is_greedy and p.repeat_penalty == 1.0
         self._chain = llama.llama_sampler_chain_init(llama.llama_sampler_chain_default_params())
         if p.repeat_penalty != 1.0:
             repeat, frequency, presence = p.repeat_penalty, 0.0, 0.0
@@ -59,7 +66,7 @@ class Sampler:
                     n_vocab, PENALTY_LAST_N, repeat, frequency, presence
                 )
             )
-        if p.temperature == 0.0:
+        if p.is_greedy:
             self._add(llama.llama_sampler_init_greedy())
             return
         if p.top_k:

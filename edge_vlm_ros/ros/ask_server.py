@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -34,7 +35,7 @@ _UNCLAIMED_S = 30.0
 _CANCEL_TRANSITION_S = 2.0
 
 # With the default depth of 10, requests of a burst are lost in the middleware without a trace.
-_SERVICE_QOS = QoSProfile(depth=256)
+_SERVICE_QOS = QoSProfile(depth=1024)
 
 # What rcl raises when the context is gone, or for a transition that another thread was first with.
 _ROS_ERRORS = (rclpy_implementation.RCLError, InvalidHandle)
@@ -143,23 +144,31 @@ class AskServer:
         with self._changed:
             goal = self._goals[id(handle.request)]
         try:
-            result = self._stream_answer(handle, goal.answer)
-            if result is None:
-                self._end(handle.abort)
-                return AskQuestion.Result(
-                    finish_reason=FinishReason.ERROR.value, error="the node was shut down"
-                )
-            header = self._publishers.header()
-            self._publish(self._publishers.answers.publish, answer_message(result, header))
-            self._publish(self._publishers.metrics.publish, metrics_message(result, header))
-            self._finish(handle, goal, result)
-            return result_message(result, header)
+            return self._answer(handle, goal)
+        except Exception as error:  # rclpy would end the goal without a word
+            self._node.get_logger().error(f"goal failed:\n{traceback.format_exc()}")
+            return self._give_up(handle, f"{type(error).__name__}: {error}")
         finally:
             with self._changed:
                 del self._goals[id(handle.request)]
                 self._changed.notify_all()
 
     # -------------------------------------------------------------------- one answer
+    def _answer(self, handle: ServerGoalHandle, goal: _Goal) -> AskQuestion.Result:
+        result = self._stream_answer(handle, goal.answer)
+        if result is None:
+            return self._give_up(handle, "the node was shut down")
+        header = self._publishers.header()
+        message = result_message(result, header)
+        self._publish(self._publishers.answers.publish, answer_message(result, header))
+        self._publish(self._publishers.metrics.publish, metrics_message(result, header))
+        self._finish(handle, goal, result)
+        return message
+
+    def _give_up(self, handle: ServerGoalHandle, error: str) -> AskQuestion.Result:
+        self._end(handle.abort)
+        return AskQuestion.Result(finish_reason=FinishReason.ERROR.value, error=error)
+
     def _stream_answer(self, handle: ServerGoalHandle, answer: Answer) -> AnswerResult | None:
         """Publish the answer as it comes. None if it has no end before the server is closed."""
         sent: list[str] = []

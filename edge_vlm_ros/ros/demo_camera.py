@@ -52,6 +52,10 @@ class DemoCamera(Node):
         self._images = self.create_publisher(Image, "image_raw", IMAGE_QOS)
         self._truths = self.create_publisher(String, "truth", QoSProfile(depth=TRUTH_DEPTH))
         self.create_timer(1.0 / values["fps"], self._publish)
+        self.get_logger().info(
+            f"publishing {self._images.topic_name}, {values['width']}x{values['height']}, "
+            f"{values['fps']:g} pictures a second"
+        )
 
     def _publish(self) -> None:
         rgb = self._table.frame(self._index)

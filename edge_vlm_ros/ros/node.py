@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import socket
-import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
 from typing import Any
 
-import rclpy
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.clock import ClockChange, JumpThreshold, TimeJump
 from rclpy.duration import Duration
@@ -23,6 +21,7 @@ from edge_vlm_ros.engines.errors import EngineError
 from edge_vlm_ros.runtime import Runtime, RuntimeConfig, RuntimeListener
 from edge_vlm_ros.vision.errors import VisionError
 
+from .allocator import give_back
 from .ask_server import AskServer
 from .diagnostics import NodeState
 from .logging_bridge import log_to_ros
@@ -31,14 +30,12 @@ from .publishers import Publishers
 from .reporter import Reporter
 from .services import Services
 from .settings import camera_settings, runtime_config
-from .spinning import StopSignals, spin_in_background
 from .streams import CameraSubscription
 from .throttle import Throttle
 
 RuntimeFactory = Callable[[RuntimeConfig, RuntimeListener], Runtime]
 
 _PROGRESS_LOG_S = 1.0
-_SWITCH_INTERVAL_S = 0.0005
 
 # Their texts say what to do; anything else is a defect and its traceback of use.
 _EXPLAINED = (ValueError, OSError, EngineError, VisionError)
@@ -175,6 +172,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         assert self._runtime is not None
         self._runtime.activate()
         self._active_since = time.monotonic()
+        self._warn_of_twins()
         streams = ", ".join(f"{c.settings.stream} ({c.topic})" for c in self._cameras)
         self.get_logger().info(f"active: watching {streams}")
         return _SUCCESS
@@ -252,6 +250,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         runtime, self._runtime = self._runtime, None
         if runtime is not None:
             runtime.close()
+            give_back()
         self.outputs.remove_status()
 
     # -------------------------------------------------------------------- guarding transitions
@@ -280,7 +279,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
 
     # -------------------------------------------------------------------- events
     def _on_progress(self, what: str, fraction: float) -> None:
-        text = f"{what} {100 * fraction:.0f} %"
+        text = f"{what} {100 * fraction:.0f} %" if 0 < fraction < 1 else what
         now = time.monotonic()
         if not self._loading.startswith(what) or now - self._progress_logged_at > _PROGRESS_LOG_S:
             self._progress_logged_at = now
@@ -302,6 +301,14 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             return
         for stream in runtime.stream_names:
             self.get_logger().info(f"new history {runtime.reset(stream)}")
+
+    def _warn_of_twins(self) -> None:
+        name, namespace = self.get_name(), self.get_namespace()
+        if self.get_node_names_and_namespaces().count((name, namespace)) > 1:
+            self.get_logger().warning(
+                f"another node {self.get_fully_qualified_name()} runs in this ROS_DOMAIN_ID: "
+                "questions may reach either. Rename one with -r __node:=NAME"
+            )
 
     def _inactive_text(self) -> str:
         name = self.get_fully_qualified_name()
@@ -328,31 +335,3 @@ class _Listener(RuntimeListener):
 
     def engine_failed(self, engine: str, error: str) -> None:
         self._node.note_engine_failure(engine, error)
-
-
-def main(args: list[str] | None = None) -> int:
-    """`ros2 run edge_vlm_ros edge_vlm`: exit code 0 after SIGINT or SIGTERM."""
-    # The engine's thread needs the interpreter for a moment after every token; with Python's 5 ms
-    # it would wait for that behind other threads' callbacks.
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    # Our own signal handlers: the context must outlive the signal for goals to get their results.
-    rclpy.init(args=args, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
-    with StopSignals() as stop:
-        node = EdgeVlmNode()
-        with spin_in_background(node):
-            if node.parameters.get("autostart"):
-                started = node.change("configure") and node.change("activate")
-                if not started:
-                    node.get_logger().error(
-                        "not started. Mend the parameters, then: ros2 lifecycle set "
-                        f"{node.get_fully_qualified_name()} configure (and activate)"
-                    )
-            stop.wait()
-            node.close()
-        node.destroy_node()
-    rclpy.shutdown()
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -82,12 +82,13 @@ class NodeParameters:
         try:
             self._node.declare_parameter(name, spec.default, spec.descriptor())
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
-            self._node.get_logger().error(f"parameter {name} as given is not used: {error}")
+            reason = _reason(error)
+            self._node.get_logger().error(f"parameter {name} as given is not used: {reason}")
             self._node.declare_parameter(
                 name, spec.default, spec.descriptor(), ignore_override=True
             )
             restart = " Correct it and restart the node." if spec.change is Change.START else ""
-            self.problems[name] = f"{error}.{restart}"
+            self.problems[name] = f"{reason}.{restart}"
 
     def _declare_streams(self) -> None:
         for stream in self.stream_names():
@@ -112,3 +113,10 @@ class NodeParameters:
             self.problems.pop(parameter.name, None)
         if any(parameter.name == "streams" for parameter in parameters):
             self._declare_streams()
+
+
+def _reason(error: Exception) -> str:
+    """What our own check said, without the words that rclpy puts around it."""
+    text = str(error)
+    _, marked, reason = text.partition("Reason: ")
+    return reason.rpartition(":")[0] if marked else text

@@ -13,7 +13,7 @@ Value = bool | int | float | str | list[str]
 MAX_PENDING_QUESTIONS = 64
 """Upper end of questions.max_pending: the executor has a thread for each."""
 
-_STREAM_NAME = re.compile(r"[a-z][a-z0-9_]*\Z")
+_STREAM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _RESERVED_NAMES = ("engine", "vision", "questions", "diagnostics", "qos_overrides")
 _INT_MAX = 2**31 - 1
 
@@ -247,7 +247,7 @@ STREAM_PARAMETERS: tuple[ParameterSpec, ...] = (
     ParameterSpec(
         "max_turns",
         -1,
-        "Committed turns in the history at most. -1: the model profile's",
+        "Committed turns kept when the history is full and computed again. -1: the model profile's",
         range=(-1, 10_000),
     ),
     ParameterSpec(
@@ -310,8 +310,8 @@ def _stream_names_problem(names: list[str]) -> str | None:
     for name in names:
         if not _STREAM_NAME.match(name):
             return (
-                f"stream name {name!r} cannot be part of a topic: use lower-case letters, digits "
-                "and _, starting with a letter"
+                f"stream name {name!r} cannot be part of a topic: use at most 64 lower-case "
+                "letters, digits and _, starting with a letter"
             )
         if name in _RESERVED_NAMES:
             return f"stream name {name!r} is the prefix of other parameters: choose another"

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING
 
+from rclpy.exceptions import InvalidHandle
 from rclpy.executors import ExternalShutdownException, MultiThreadedExecutor
 
 from .parameters import MAX_PENDING_QUESTIONS
@@ -49,6 +50,8 @@ def spin_in_background(node: EdgeVlmNode) -> Iterator[MultiThreadedExecutor]:
                 executor.spin_once()
             except ExternalShutdownException:
                 return
+            except InvalidHandle:
+                continue  # an entity was destroyed while the executor was about to wait for it
             except Exception:
                 if stopping.is_set():
                     return

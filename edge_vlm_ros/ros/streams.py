@@ -16,7 +16,10 @@ from edge_vlm_ros.runtime import NotActiveError, Runtime
 from .image_conversion import ImageConversionError, compressed_to_rgb, image_to_rgb
 from .publishers import Publishers
 from .settings import CameraSettings
-from .stamps import stamp_to_ns
+from .stamps import is_usable, stamp_to_ns
+
+_ONE_DATAGRAM = 65_507
+"""Bytes of the largest UDP datagram: what is larger is lost as a whole with any of its parts."""
 
 
 class CameraSubscription:
@@ -33,7 +36,8 @@ class CameraSubscription:
         self._node = node
         self._runtime = runtime
         self._publishers = publishers
-        self._told_of_zero_stamp = False
+        self._told_of_stamp = False
+        self._checked_reliability = False
         self._convert: Callable[[Any], Any] = (
             compressed_to_rgb if settings.transport == "compressed" else image_to_rgb
         )
@@ -50,6 +54,10 @@ class CameraSubscription:
     def topic(self) -> str:
         """The full name, after namespaces and remapping."""
         return str(self._subscription.topic_name)
+
+    @property
+    def _is_reliable(self) -> bool:
+        return self.settings.qos().reliability == ReliabilityPolicy.RELIABLE
 
     def close(self) -> None:
         self._node.destroy_subscription(self._subscription)
@@ -79,31 +87,54 @@ class CameraSubscription:
                 and theirs.durability == DurabilityPolicy.VOLATILE
             ):
                 return f"the publisher is volatile: set {self.settings.stream}.qos.durability"
-        return f"{self.topic} has a publisher that sends nothing"
+        advice = f"set {self.settings.stream}.qos.reliability: reliable"
+        lost = f", or sends large images that get lost over best effort: {advice}"
+        return f"{self.topic} has a publisher that sends nothing{'' if self._is_reliable else lost}"
 
     def _on_image(self, message: Image | CompressedImage) -> None:
         received_at = time.monotonic()
         stream = self.settings.stream
         if not self._runtime.active:
             return
+        if not self._checked_reliability:
+            self._checked_reliability = True
+            self._advise_reliability(len(message.data))
         try:
             rgb = self._convert(message)
             self._runtime.add_frame(stream, rgb, self._stamp_ns(message), received_at)
         except ImageConversionError as error:
-            self._runtime.note_invalid_frame(stream)
-            self._publishers.reject_frame(stream, error.reason, error.text)
+            self._note_invalid(error)
         except NotActiveError:
             # Deactivated while this image was converted.
             return
 
-    def _stamp_ns(self, message: Image | CompressedImage) -> int:
-        stamp_ns = stamp_to_ns(message.header.stamp)
-        if stamp_ns != 0:
-            return stamp_ns
-        if not self._told_of_zero_stamp:
-            self._told_of_zero_stamp = True
+    def _note_invalid(self, error: ImageConversionError) -> None:
+        try:
+            self._runtime.note_invalid_frame(self.settings.stream)
+        except NotActiveError:
+            return
+        self._publishers.reject_frame(self.settings.stream, error.reason, error.text)
+
+    def _advise_reliability(self, image_bytes: int) -> None:
+        """Images of many datagrams hardly ever arrive whole over best effort; nothing tells."""
+        if image_bytes <= _ONE_DATAGRAM or self._is_reliable:
+            return
+        publishers = self._node.get_publishers_info_by_topic(self.topic)
+        if any(p.qos_profile.reliability == ReliabilityPolicy.RELIABLE for p in publishers):
             self._node.get_logger().warning(
-                f"stream {self.settings.stream}: images on {self.topic} have no stamp; the time "
-                "of their arrival is used instead"
+                f"stream {self.settings.stream}: images of {image_bytes} bytes over best effort "
+                "may get lost, and the camera could send them reliably: set "
+                f"{self.settings.stream}.qos.reliability: reliable"
+            )
+
+    def _stamp_ns(self, message: Image | CompressedImage) -> int:
+        stamp = message.header.stamp
+        if is_usable(stamp):
+            return stamp_to_ns(stamp)
+        if not self._told_of_stamp:
+            self._told_of_stamp = True
+            self._node.get_logger().warning(
+                f"stream {self.settings.stream}: images on {self.topic} have no usable stamp "
+                f"({stamp.sec} s, {stamp.nanosec} ns); the time of their arrival is used instead"
             )
         return int(self._node.get_clock().now().nanoseconds)

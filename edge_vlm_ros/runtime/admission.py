@@ -10,6 +10,9 @@ from .answer import AskOptions, QuestionRejected
 from .config import QuestionLimits
 from .prompt import PromptTemplate
 
+MAX_STOP_STRINGS = 16
+"""Every token of an answer is compared with all of them."""
+
 
 class Admission:
     """Checks a question before it is bound; every refusal says what to do."""
@@ -58,6 +61,11 @@ class Admission:
         most = self.limits.max_answer_tokens
         if options.max_tokens < 0 or not 0 <= options.deadline_s < float("inf"):
             raise QuestionRejected("bad_options", "max_tokens and deadline_s must be 0 or more")
+        if len(options.stop) > MAX_STOP_STRINGS or max(map(len, options.stop), default=0) > 256:
+            raise QuestionRejected(
+                "bad_options",
+                f"at most {MAX_STOP_STRINGS} stop strings of 256 characters are taken",
+            )
         if options.max_tokens > most:
             raise QuestionRejected(
                 "answer_too_long",

@@ -122,7 +122,7 @@ class Coordinator:
             case Call():
                 self._call(message)
             case InvalidFrame(stream):
-                self.streams[stream].invalid += 1
+                self.streams[stream].note_invalid(self._clock())
             case EngineFailed():
                 self._engine_failed(message)
             case _:
@@ -212,6 +212,13 @@ class Coordinator:
             version = stream.history.bind(options.binding)
         except BindingError as error:
             raise QuestionRejected("bad_binding", str(error)) from error
+        if stream.is_empty(version):
+            stream.history.release(version)
+            raise QuestionRejected(
+                "no_frames",
+                f"stream {name!r} holds no frame to answer from: is its camera running, and do its "
+                "images arrive?",
+            )
         answer = Answer(self._next_answer_id, name, text, self._cancel)
         self._next_answer_id += 1
         self._accepted += 1

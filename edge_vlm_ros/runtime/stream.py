@@ -89,7 +89,7 @@ class StreamState:
         self._embedded: dict[int, Embedded] = {}
         self._trunks: dict[int, TrunkProgress] = {}
         self._received = self._registered = self._dropped = 0
-        self._skipped = self._failed = self.invalid = 0
+        self._skipped = self._failed = self._invalid = 0
         self._arrivals: deque[float] = deque(maxlen=_RATE_WINDOW)
         self._register_ms, self._encode_ms = MovingAverage(), MovingAverage()
         self._ingest_ms = MovingAverage()
@@ -127,10 +127,17 @@ class StreamState:
         self._arrivals.append(frame.received_at)
         return [Drop(reason, text)]
 
+    def note_invalid(self, now: float) -> None:
+        """Count a camera message that could not be converted to a frame."""
+        self._received += 1
+        self._invalid += 1
+        self._arrivals.append(now)
+
     def admit_standby(self, *, for_question: bool = False) -> list[Drop]:
-        """Register the frame on standby if there is room. A question may go over the limit: it is
-        to see everything that came before it, and questions are bounded themselves."""
-        may_go_over = for_question and not self.history.must_wait()
+        """Register the frame on standby if there is room. A question may go over the limit, up
+        to twice: it is to see everything that came before it."""
+        within = len(self._pending) < 2 * self.config.max_pending_frames
+        may_go_over = for_question and within and not self.history.must_wait()
         if self._standby is None or not (self._has_room() or may_go_over):
             return []
         frame, self._standby = self._standby, None
@@ -140,6 +147,11 @@ class StreamState:
         if self._standby is not None:
             self._standby = None
             self._dropped += 1
+
+    def is_empty(self, version: Version) -> bool:
+        """Whether a version holds nothing that a question could be about."""
+        epoch = self.history.epoch(version.epoch)
+        return not epoch.frames(version.n) and not epoch.turns(version.n)
 
     def _has_room(self) -> bool:
         enough = len(self._pending) >= self.config.max_pending_frames
@@ -283,20 +295,23 @@ class StreamState:
             max_tokens=self.history.limits.max_tokens,
             pending_frames=len(self._pending),
             max_pending_frames=self.config.max_pending_frames,
-            frames_received=self._received + self.invalid,
+            frames_received=self._received,
             frames_registered=self._registered,
             frames_dropped=self._dropped,
             frames_skipped=self._skipped,
-            frames_invalid=self.invalid,
+            frames_invalid=self._invalid,
             frames_failed=self._failed,
-            frame_rate_hz=self._frame_rate(),
+            frame_rate_hz=self._frame_rate(now),
             frame_age_s=now - self._arrivals[-1] if self._arrivals else -1.0,
             register_ms=self._register_ms.value,
             encode_ms=self._encode_ms.value,
             ingest_ms=self._ingest_ms.value,
         )
 
-    def _frame_rate(self) -> float:
+    def _frame_rate(self, now: float) -> float:
+        """Over the last arrivals; a silence longer than usual brings it down."""
         if len(self._arrivals) < 2 or self._arrivals[-1] == self._arrivals[0]:
             return 0.0
-        return (len(self._arrivals) - 1) / (self._arrivals[-1] - self._arrivals[0])
+        intervals = len(self._arrivals) - 1
+        span = self._arrivals[-1] - self._arrivals[0]
+        return intervals / max(span, now - self._arrivals[0] - 2 * span / intervals)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import queue
+from types import SimpleNamespace
 
 import pytest
 from action_msgs.msg import GoalStatus
 from edge_vlm_ros.action import AskQuestion
 
+from edge_vlm_ros.cli import ask
 from edge_vlm_ros.cli.arguments import goal_from, parser
 from edge_vlm_ros.cli.ask import AnswerPrinter, exit_code, summary
 
@@ -116,3 +119,40 @@ def test_the_summary_names_speed_and_context() -> None:
     assert summary(result) == (
         "[TTFT 12 ms, 100.0 tok/s, 7 tokens, stop; saw 3 frames, table@1.5; answer 4]"
     )
+
+
+def test_text_that_is_not_unicode_is_a_usage_error() -> None:
+    with pytest.raises(ValueError, match="surrogates"):
+        goal("--stop", "\udcff")
+
+
+class _DyingNode:
+    """What `ask` sees of a node that goes away in the middle of an answer."""
+
+    def __init__(self) -> None:
+        self.events: queue.SimpleQueue[ask._Event] = queue.SimpleQueue()
+        self.client = self
+
+    def wait_for_server(self, timeout_sec: float) -> bool:
+        return True
+
+    def server_is_ready(self) -> bool:
+        return False
+
+    def hears_rejections(self, timeout: float) -> None:
+        return
+
+    def send(self, goal: AskQuestion.Goal) -> None:
+        feedback = AskQuestion.Feedback(delta="The red")
+        self.events.put(ask._Event("accepted", SimpleNamespace(accepted=True)))
+        self.events.put(ask._Event("feedback", feedback))
+
+
+def test_a_node_that_goes_away_does_not_leave_ask_waiting(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ask, "_POLL_S", 0.01)
+    assert ask._ask(_DyingNode(), goal(), "/edge_vlm/", 1.0) == ask.NO_SERVER
+    printed = capsys.readouterr()
+    assert printed.out == "The red\n"
+    assert "/edge_vlm/ask has gone" in printed.err

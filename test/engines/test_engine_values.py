@@ -32,12 +32,12 @@ NAN = math.nan
 @pytest.mark.parametrize(
     ("field", "values"),
     [
-        ("temperature", [-0.1, NAN, math.inf]),
+        ("temperature", [-0.1, 100.1, NAN, math.inf]),
         ("top_k", [-1, 2**31]),
         ("top_p", [0.0, 1.1, NAN]),
         ("min_p", [-0.1, 1.1, NAN]),
-        ("repeat_penalty", [0.0, -1.0, NAN, math.inf]),
-        ("seed", [-1, 2**32]),
+        ("repeat_penalty", [0.0, 0.09, 10.1, -1.0, NAN, math.inf]),
+        ("seed", [-1, 2**32 - 1]),  # which llama.cpp replaces by a random one
     ],
 )
 def test_sampling_refuses_values_out_of_range(field: str, values: list[Any]) -> None:
@@ -48,7 +48,7 @@ def test_sampling_refuses_values_out_of_range(field: str, values: list[Any]) -> 
 
 def test_sampling_takes_the_ends_of_its_ranges() -> None:
     SamplingParameters(0.0, 0, 1.0, 0.0, 1.0, 0)
-    SamplingParameters(5.0, 2**31 - 1, 0.001, 1.0, 0.1, 2**32 - 1)
+    SamplingParameters(5.0, 2**31 - 1, 0.001, 1.0, 0.1, 2**32 - 2)
 
 
 @pytest.mark.parametrize(
@@ -182,3 +182,8 @@ def test_only_the_last_native_lines_are_kept() -> None:
     for n in range(100):
         native_log._receive(4, f"error {n}".encode(), None)
     assert native_log.recent_errors() == "error 96; error 97; error 98; error 99"
+
+
+def test_a_temperature_too_small_for_floats_is_greedy() -> None:
+    assert SamplingParameters(temperature=1e-38).is_greedy
+    assert not SamplingParameters(temperature=0.01).is_greedy

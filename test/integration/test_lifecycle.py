@@ -278,7 +278,7 @@ def test_a_backward_jump_of_simulated_time_starts_new_histories() -> None:
 # ------------------------------------------------------------------------- the process
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_process_starts_by_itself_and_ends_with_zero(number: signal.Signals) -> None:
-    code = "import sys; from edge_vlm_ros.ros.node import main; sys.exit(main())"
+    code = "import sys; from edge_vlm_ros.cli.edge_vlm import main; sys.exit(main())"
     process = subprocess.Popen(
         [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True, env=os.environ.copy()
     )

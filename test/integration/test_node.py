@@ -12,6 +12,7 @@ from typing import Any
 import cv2
 import pytest
 import rclpy
+from builtin_interfaces.msg import Time
 from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.srv import (
     CommitAnswer,
@@ -215,6 +216,7 @@ def test_cancel_during_prefill(table: World, slow: SlowSampler) -> None:
 
 
 def test_cancel_after_the_end_changes_nothing(table: World) -> None:
+    table.frames("table", 1)
     asked = table.client.ask()
     ended, result = asked.wait_end()
     assert len(asked.cancel().goals_canceling) == 0
@@ -277,6 +279,7 @@ def test_deactivation_ends_goals_with_their_partial_text(slow: SlowSampler) -> N
 def test_closing_the_node_ends_goals(slow: SlowSampler) -> None:
     with world() as made:
         made.start()
+        made.frames("table", 1)
         asked = made.client.ask()
         asked.wait_state("decoding")
         made.node.close()
@@ -401,3 +404,30 @@ def test_a_silent_camera_of_the_wrong_type_is_explained(table: World) -> None:
     finally:
         other.destroy_node()
         rclpy.shutdown(context=context)
+
+
+@pytest.mark.parametrize("stamp", [Time(sec=2**31 - 1, nanosec=2**32 - 1), Time()])
+def test_an_unusable_stamp_is_replaced_by_the_time_of_arrival(table: World, stamp: Time) -> None:
+    """Answers name the stamps of their frames: a stamp that is no time must not get that far."""
+    message = image(picture(1), 0)
+    message.header.stamp = stamp
+    before = time.time()
+    table.client.cameras["table"].publish(message)
+    runtime = table.node.runtime
+    wait_for(lambda: runtime.stream_status("table").frames_registered == 1, "the frame")
+    ended, result = table.client.ask().wait_end()
+    assert (ended, result.finish_reason, result.context.frames) == ("succeeded", "stop", 1)
+    assert before - 1 < result.context.last_stamp.sec < time.time() + 1
+
+
+def test_a_goal_whose_result_cannot_be_told_ends_with_the_reason(
+    table: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ValueError("no such message")
+
+    table.frames("table", 1)
+    monkeypatch.setattr("edge_vlm_ros.ros.ask_server.result_message", fail)
+    ended, result = table.client.ask().wait_end()
+    assert (ended, result.finish_reason) == ("aborted", "error")
+    assert "no such message" in result.error

@@ -282,3 +282,24 @@ def test_two_streams_know_nothing_of_each_other(start: Start, reference: Referen
             text = clip(seed).question(0, 4, rng).text
             result = runtime.ask(name, text).result(PATIENCE_S)
             assert list(result.token_ids) == reference.ask(text)[0]
+
+
+def test_a_question_about_nothing_is_rejected(start: Start) -> None:
+    runtime = start()
+    with pytest.raises(QuestionRejected, match="no frame") as rejected:
+        runtime.ask("table", "What do you see?")
+    assert rejected.value.reason == "no_frames"
+    show(runtime, "table", clip(1).frames(1))
+    assert answered(runtime.ask("table", "What do you see?"))
+    runtime.reset("table")
+    with pytest.raises(QuestionRejected, match="no frame"):
+        runtime.ask("table", "What do you see?")
+
+
+@pytest.mark.parametrize("stop", [("x",) * 17, ("x" * 257,)])
+def test_stop_strings_are_bounded(start: Start, stop: tuple[str, ...]) -> None:
+    runtime = start()
+    show(runtime, "table", clip(1).frames(1))
+    with pytest.raises(QuestionRejected, match="stop strings") as rejected:
+        runtime.ask("table", "What do you see?", AskOptions(stop=stop))
+    assert rejected.value.reason == "bad_options"

@@ -158,7 +158,8 @@ def test_max_fps(start: Start) -> None:
     status = runtime.stream_status("table")
     assert 10 <= status.frames_registered <= 11
     assert status.frames_received == 30 == status.frames_registered + status.frames_skipped
-    assert runtime.stream_status("table").frame_rate_hz == pytest.approx(30)
+    state = runtime._loaded().streams["table"]
+    assert state.status(101.0).frame_rate_hz == pytest.approx(30)
 
 
 def test_the_change_gate_skips_frames_that_are_the_same(start: Start) -> None:
@@ -331,3 +332,20 @@ def test_inactive_streams_take_no_frames(runtime: Runtime) -> None:
     with pytest.raises(NotActiveError, match="activate"):
         runtime.add_frame("table", clip(1).frames(1)[0], 0)
     assert counters(runtime.stream_status("table")) == {}
+
+
+def test_invalid_messages_are_arrivals_too(runtime: Runtime) -> None:
+    """A camera that sends rubbish is not silent."""
+    assert runtime.stream_status("table").frame_age_s == -1
+    runtime.note_invalid_frame("table")
+    status = runtime.stream_status("table")
+    assert (status.frames_received, status.frames_invalid) == (1, 1)
+    assert status.frame_age_s >= 0
+
+
+def test_the_frame_rate_goes_down_when_the_camera_stops(runtime: Runtime) -> None:
+    state = runtime._loaded().streams["table"]
+    for k in range(11):
+        state.note_invalid(100 + k / 10)
+    assert state.status(101.05).frame_rate_hz == pytest.approx(10)
+    assert state.status(111.0).frame_rate_hz < 1

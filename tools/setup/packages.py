@@ -44,7 +44,10 @@ def ensure(venv: Venv) -> bool:
     )
     _point_cmake_files_here(venv)
     # The package itself is imported from the source tree.
-    (venv.site_packages / "edge_vlm_ros_source.pth").write_text(f"{ROOT}\n")
+    (venv.site_packages / "edge_vlm_ros_source.pth").write_text(
+        # In front: the installed package lacks modules that were added since it was built.
+        f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
+    )
     venv.done("packages", key)
     return True
 
