@@ -56,8 +56,6 @@ def parser() -> argparse.ArgumentParser:
 
 def goal_from(arguments: argparse.Namespace) -> AskQuestion.Goal:
     """The goal that the arguments describe. Raises ValueError with a text for the user."""
-    for text in (arguments.question, arguments.stream, *arguments.stop):
-        text.encode()  # what the terminal sent was not UTF-8: UnicodeEncodeError, a ValueError
     goal = AskQuestion.Goal(
         stream=arguments.stream,
         question=arguments.question,

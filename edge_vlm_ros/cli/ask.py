@@ -156,8 +156,11 @@ def main(args: list[str] | None = None) -> int:
 
 
 def _run(args: list[str] | None) -> int:
-    arguments = parser().parse_args(remove_ros_args(sys.argv if args is None else ["", *args])[1:])
+    given = sys.argv if args is None else ["", *args]
     try:
+        for text in given:
+            text.encode()  # what is not UTF-8: UnicodeEncodeError, a ValueError
+        arguments = parser().parse_args(remove_ros_args(given)[1:])
         goal = goal_from(arguments)
     except (ValueError, AssertionError) as error:
         parser().error(str(error))

@@ -121,9 +121,11 @@ def test_the_summary_names_speed_and_context() -> None:
     )
 
 
-def test_text_that_is_not_unicode_is_a_usage_error() -> None:
-    with pytest.raises(ValueError, match="surrogates"):
-        goal("--stop", "\udcff")
+def test_text_that_is_not_unicode_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        ask.main(["Where?", "--stop", "\udcff"])
+    assert ended.value.code == ask.USAGE
+    assert "surrogates not allowed" in capsys.readouterr().err
 
 
 class _DyingNode:
