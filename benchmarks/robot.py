@@ -18,6 +18,7 @@ from typing import Any
 import rclpy
 from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.msg import StreamStatus
+from lifecycle_msgs.srv import GetState
 from rclpy.action import ActionClient
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -67,6 +68,7 @@ class Robot:
         self.node.create_subscription(
             StreamStatus, f"/edge_vlm/streams/{STREAM}/status", self._on_status, 10
         )
+        self._get_state = self.node.create_client(GetState, "/edge_vlm/get_state")
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(self.node)
         self._thread = threading.Thread(target=self._spin, daemon=True)
@@ -95,14 +97,16 @@ class Robot:
             if time.monotonic() > end:
                 raise TimeoutError(f"the node did not start in {_START_S:g} s")
             time.sleep(0.05)
-        while True:
-            try:
-                self.ask("Are you there?", max_tokens=1)
-                return
-            except RuntimeError:  # connected, but not active yet
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
+        while self._node_state() != "active":
+            if time.monotonic() > end:
+                raise TimeoutError(f"the node was not active after {_START_S:g} s")
+            time.sleep(0.05)
+
+    def _node_state(self) -> str:
+        answered = threading.Event()
+        future = self._get_state.call_async(GetState.Request())
+        future.add_done_callback(lambda _: answered.set())
+        return future.result().current_state.label if answered.wait(_START_S) else ""
 
     def publish(self, rgb: Picture) -> None:
         self._images.publish(image_message(rgb, time.time_ns()))

@@ -1,7 +1,7 @@
 """glibc's allocator in a process of many threads that come and go.
 
-Every thread that allocates gets an arena of its own, which keeps what was freed. Configured and cleaned
-up fifty times, the node grew from 188 to 471 MB; with two arenas, trimmed, to 212 MB.
+Every thread that allocates gets an arena of its own, which keeps what was freed. Configured and
+cleaned up fifty times, the node grew from 188 to 471 MB; with two arenas, trimmed, to 212 MB.
 """
 
 from __future__ import annotations
