@@ -28,7 +28,7 @@ test: lint ## Everything: ruff, mypy, pytest (TEST_ARGS for pytest)
 colcon-test: setup ## The tests the way a ROS workspace runs them (TEST_ARGS for pytest)
 	@$(ENV) PYTEST_ADDOPTS="$(TEST_ARGS)" bash tools/setup/colcon_test.sh
 
-bench: setup ## Benchmarks, printed as ratios of one run (BENCH_ARGS)
+bench: setup ## Benchmarks, printed as ratios of one run, 7 minutes (BENCH_ARGS)
 	@$(ENV) python -m benchmarks.run $(BENCH_ARGS)
 
 clean: ## Remove .venv and everything built (the wheel cache in ~/.cache/edge_vlm_ros stays)

@@ -25,7 +25,8 @@ FRAMES = 4
 
 @dataclass(frozen=True)
 class DecodeResult:
-    """Medians over the rounds, in tokens per second after the first token."""
+    """Medians over the rounds: tokens per second after the first token, and the ratios to the bare
+    loop within each round, which a slow drift of the machine's speed does not touch."""
 
     label: str
     rounds: int
@@ -33,12 +34,13 @@ class DecodeResult:
     bare_tok_s: float
     action_tok_s: float
     client_tok_s: float
+    action_ratio: float
+    client_ratio: float
 
     def row(self) -> str:
         return (
             f"| {self.label} | {self.tokens} | {self.bare_tok_s:.1f} | {self.action_tok_s:.1f} | "
-            f"**{self.action_tok_s / self.bare_tok_s:.3f}** | {self.client_tok_s:.1f} | "
-            f"{self.client_tok_s / self.bare_tok_s:.3f} |"
+            f"**{self.action_ratio:.3f}** | {self.client_tok_s:.1f} | {self.client_ratio:.3f} |"
         )
 
 
@@ -73,6 +75,8 @@ def measure_decode(model: BenchmarkModel, max_tokens: int, rounds: int) -> Decod
         bare_tok_s=statistics.median(bare),
         action_tok_s=statistics.median(action),
         client_tok_s=statistics.median(client),
+        action_ratio=statistics.median(a / b for a, b in zip(action, bare, strict=True)),
+        client_ratio=statistics.median(c / b for c, b in zip(client, bare, strict=True)),
     )
 
 

@@ -40,13 +40,15 @@ def random_model(shape: str, file_type: str) -> BenchmarkModel:
     """Random weights of a real shape, made once and kept in the user's cache folder."""
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
     folder = cache / "edge_vlm_ros" / "benchmarks" / f"{shape}.{file_type}"
-    profile_path = folder / "profile.yaml"
-    if not profile_path.is_file():
+    weights = folder / "lm.gguf"
+    if not weights.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         print(f"making random weights of the shape of {shape} in {folder}", flush=True)
-        write_random_gguf(folder / "lm.gguf", SHAPES[shape], file_type)
-        _write_encoder(folder / "vision.onnx", SHAPES[shape].n_embd)
-        _write_profile(profile_path, shape, SHAPES[shape].n_embd)
+        write_random_gguf(folder / "lm.part", SHAPES[shape], file_type)
+        (folder / "lm.part").rename(weights)
+    _write_encoder(folder / "vision.onnx", SHAPES[shape].n_embd)
+    profile_path = folder / "profile.yaml"
+    _write_profile(profile_path, shape, SHAPES[shape].n_embd)
     return BenchmarkModel(f"{shape} shape, random weights, {file_type}", profile_path)
 
 
@@ -85,10 +87,7 @@ def _write_profile(path: Path, shape: str, n_embd: int) -> None:
     del encoder["sha256"]
     encoder.update(file="vision.onnx", n_embd=n_embd, reference="reference.npz")
     document["history"]["max_turns"] = 0
-    path.with_suffix(".tmp").write_text(yaml.safe_dump(document))
+    path.write_text(yaml.safe_dump(document))
     rgb = np.random.default_rng(1).integers(0, 255, (_SIZE, _SIZE, 3), np.uint8)
-    reference = path.parent / "reference.npz"
-    # The profile must be loadable to make its own reference, and complete only afterwards.
-    encoder_profile = load_profile(path.with_suffix(".tmp")).encoder
-    np.savez(reference, rgb=rgb, embeddings=OnnxEncoder(encoder_profile).encode(rgb))
-    path.with_suffix(".tmp").rename(path)
+    embeddings = OnnxEncoder(load_profile(path).encoder).encode(rgb)
+    np.savez(path.parent / "reference.npz", rgb=rgb, embeddings=embeddings)

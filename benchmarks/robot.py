@@ -169,7 +169,6 @@ def node_process(profile: Path, **parameters: object) -> Iterator[subprocess.Pop
         "streams": f"[{STREAM}]",
         f"{STREAM}.image_topic": "/camera/image_raw",
         f"{STREAM}.qos.reliability": "reliable",
-        "status_period": 0.1,
         **parameters,
     }
     arguments = [text for name, value in values.items() for text in ("-p", f"{name}:={value}")]

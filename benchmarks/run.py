@@ -32,7 +32,7 @@ def _decode(quick: bool) -> None:
     print(f"## Decoding: action against a bare llama.cpp loop\n\n{decode.HEADER}", flush=True)
     print(decode.measure_decode(demo_model(), 96, rounds=5 if quick else 30).row(), flush=True)
     if not quick:
-        print(decode.measure_decode(random_model(*SHAPE), 96, rounds=5).row(), flush=True)
+        print(decode.measure_decode(random_model(*SHAPE), 96, rounds=9).row(), flush=True)
     print()
 
 

@@ -23,7 +23,7 @@ from .protocol import (
 from .sampling import Sampler
 from .text_stream import TextStream
 
-TELL_PERIOD_S = 0.01
+TELL_PERIOD_S = 0.02
 """Shortest time between two pieces of an answer, in seconds."""
 
 
