@@ -390,12 +390,6 @@ class Coordinator:
             finished=dict(self._finished.endings),
         )
 
-    def reset(self, name: str) -> Version:
-        stream = self.streams[name]
-        version = stream.clear()
-        stream.ingest()
-        return version
-
     def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
         try:
             method(*arguments)

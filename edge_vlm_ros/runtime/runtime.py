@@ -242,9 +242,7 @@ class Runtime:
 
     def reset(self, stream: str) -> Version:
         """Forget everything about a stream. Raises UnknownStreamError."""
-        self._check_stream(stream)
-        coordinator = self._loaded()
-        return self._on_loop(lambda: coordinator.reset(stream))
+        return self._on_loop(self._stream(stream).clear)
 
     def commit(self, answer_id: int) -> Version:
         """Append a finished answer to its history. Raises CommitError or HistoryFull."""

@@ -243,6 +243,7 @@ class StreamState:
         self.forget_standby()
         version = self.history.reset()
         self.first_epoch = version.epoch
+        self.ingest()
         return version
 
     def _segments(self, items: tuple[Item, ...]) -> tuple[Segment, ...]:
