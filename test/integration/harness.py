@@ -26,7 +26,7 @@ from edge_vlm_ros.ros.node import EdgeVlmNode
 from edge_vlm_ros.ros.spinning import spin_in_background
 from edge_vlm_ros.ros.stamps import ns_to_stamp
 
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 """Longest wait for anything. Reached only when something hangs."""
 
 ENDED = {
