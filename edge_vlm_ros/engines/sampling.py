@@ -82,7 +82,7 @@ class Sampler:
         """The next token after the logits of batch row ``row``; remembered for the penalty."""
         if self._plain_greedy:
             # The choice of llama.cpp's greedy sampler, which first copies the whole vocabulary
-            # into a list of candidates: 5 % of a decode step with 150 000 tokens.
+            # into a list of candidates: 3 % of a decode step with 150 000 tokens.
             logits = llama.llama_get_logits_ith(context, row)
             return int(np.ctypeslib.as_array(logits, (self._n_vocab,)).argmax())
         return int(llama.llama_sampler_sample(self._chain, context, row))
