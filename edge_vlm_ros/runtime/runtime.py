@@ -101,6 +101,12 @@ class Runtime:
                 f"the encoder's embeddings have {encoder.n_embd} values, the language model "
                 f"{model.path.name} takes {model.n_embd}: they do not belong together"
             )
+        trained = config.profile.language.context_tokens
+        if trained > model.n_ctx_train:
+            raise ConfigError(
+                f"the profile says that {model.path.name} was trained on {trained} positions, the "
+                f"file says {model.n_ctx_train}: correct language.context_tokens"
+            )
         self._self_test = self_test(encoder, config.profile.encoder.reference)
         if not self._self_test.passed:
             _logger.warning("encoder self-test failed: %s", self._self_test.message)

@@ -12,7 +12,6 @@ from typing import Any
 import cv2
 import pytest
 import rclpy
-from builtin_interfaces.msg import Time
 from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.srv import (
     CommitAnswer,
@@ -404,30 +403,3 @@ def test_a_silent_camera_of_the_wrong_type_is_explained(table: World) -> None:
     finally:
         other.destroy_node()
         rclpy.shutdown(context=context)
-
-
-@pytest.mark.parametrize("stamp", [Time(sec=2**31 - 1, nanosec=2**32 - 1), Time()])
-def test_an_unusable_stamp_is_replaced_by_the_time_of_arrival(table: World, stamp: Time) -> None:
-    """Answers name the stamps of their frames: a stamp that is no time must not get that far."""
-    message = image(picture(1), 0)
-    message.header.stamp = stamp
-    before = time.time()
-    table.client.cameras["table"].publish(message)
-    runtime = table.node.runtime
-    wait_for(lambda: runtime.stream_status("table").frames_registered == 1, "the frame")
-    ended, result = table.client.ask().wait_end()
-    assert (ended, result.finish_reason, result.context.frames) == ("succeeded", "stop", 1)
-    assert before - 1 < result.context.last_stamp.sec < time.time() + 1
-
-
-def test_a_goal_whose_result_cannot_be_told_ends_with_the_reason(
-    table: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: object) -> None:
-        raise ValueError("no such message")
-
-    table.frames("table", 1)
-    monkeypatch.setattr("edge_vlm_ros.ros.ask_server.result_message", fail)
-    ended, result = table.client.ask().wait_end()
-    assert (ended, result.finish_reason) == ("aborted", "error")
-    assert "no such message" in result.error

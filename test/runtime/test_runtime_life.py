@@ -93,6 +93,11 @@ UNLOADABLE = [
         "cannot load",
     ),
     (
+        demo_config(profile=other_profile("language", context_tokens=5000)),
+        ConfigError,
+        "5000 positions.*4096.*context_tokens",
+    ),
+    (
         demo_config(profile=other_profile("template", stop_tokens=("two tokens",))),
         ConfigError,
         "stop_tokens.*two tokens",
