@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 import traceback
@@ -77,10 +78,15 @@ class StopSignals:
     """Waits for SIGINT or SIGTERM. A second signal acts as it would without us."""
 
     def __init__(self) -> None:
-        self._received = threading.Event()
+        # A socket that the C signal handler writes to: unlike a lock or an event it cannot miss a
+        # signal that arrives while waiting begins.
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
         self._before = {number: signal.getsignal(number) for number in self._numbers()}
+        self._wakeup_before = -1
 
     def __enter__(self) -> StopSignals:
+        self._wakeup_before = signal.set_wakeup_fd(self._writer.fileno())
         for number in self._numbers():
             signal.signal(number, self._on_signal)
         return self
@@ -92,14 +98,17 @@ class StopSignals:
         trace: TracebackType | None,
     ) -> None:
         self._restore()
+        signal.set_wakeup_fd(self._wakeup_before)
+        self._reader.close()
+        self._writer.close()
 
     def wait(self) -> None:
         """Only in the main thread, where Python runs signal handlers."""
-        self._received.wait()
+        while self._reader.recv(1)[0] not in self._numbers():
+            pass  # another signal that somebody handles in Python
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self._restore()
-        self._received.set()
 
     def _restore(self) -> None:
         for number, handler in self._before.items():

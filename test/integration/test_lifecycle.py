@@ -284,12 +284,15 @@ def test_the_process_starts_by_itself_and_ends_with_zero(number: signal.Signals)
     )
     assert process.stderr is not None
     lines = []
+    hangs = threading.Timer(120.0, process.kill)
+    hangs.start()
     try:
         for line in process.stderr:
             lines.append(line)
             if "active: watching" in line:
                 process.send_signal(number)
-        assert process.wait(30.0) == 0
+        assert process.wait(30.0) == 0, lines
     finally:
+        hangs.cancel()
         process.kill()
     assert not [line for line in lines if "Traceback" in line or "ERROR" in line]
