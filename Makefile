@@ -2,10 +2,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint colcon-test bench clean
+.PHONY: help setup demo test test-vulkan lint colcon-test bench soak clean
 
 TEST_ARGS ?=
 BENCH_ARGS ?=
+SOAK_ARGS ?=
 ENV := . tools/setup/env.sh &&
 
 help: ## This list
@@ -25,11 +26,19 @@ lint: setup ## ruff and mypy
 test: lint ## Everything: ruff, mypy, pytest (TEST_ARGS for pytest)
 	@$(ENV) python -m pytest $(TEST_ARGS)
 
+test-vulkan: setup ## Engines on Vulkan, on Mesa's software driver (once 15 minutes to build)
+	@$(ENV) python -m tools.setup.vulkan
+	@$(ENV) EDGE_VLM_ROS_TEST_VULKAN=1 GGML_VK_VISIBLE_DEVICES=0 \
+	  LLAMA_CPP_LIB_PATH="$$VIRTUAL_ENV/vulkan/lib" python -m pytest test/vulkan $(TEST_ARGS)
+
 colcon-test: setup ## The tests the way a ROS workspace runs them (TEST_ARGS for pytest)
 	@$(ENV) PYTEST_ADDOPTS="$(TEST_ARGS)" bash tools/setup/colcon_test.sh
 
 bench: setup ## Benchmarks, printed as ratios of one run, 7 minutes (BENCH_ARGS)
 	@$(ENV) python -m benchmarks.run $(BENCH_ARGS)
+
+soak: setup ## Half an hour of everything at once on too little (SOAK_ARGS='--minutes 5')
+	@$(ENV) python -m tools.soak $(SOAK_ARGS)
 
 clean: ## Remove .venv and everything built (the wheel cache in ~/.cache/edge_vlm_ros stays)
 	rm -rf .venv build install log .mypy_cache .ruff_cache .pytest_cache

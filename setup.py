@@ -11,11 +11,13 @@ ROOT = Path(__file__).resolve().parent
 VERSION = "0.1.0"
 
 INSTALL_REQUIRES = [
+    "crc32c>=2.7",
     "llama-cpp-python==0.3.36",  # exactly: the engine uses its low-level interface
     "numpy>=1.26",
     "onnxruntime>=1.20,<1.31",  # 1.31 sends telemetry by default
     "opencv-python-headless>=4.9",
     "pillow>=10.1",
+    "psutil>=6",
     "pydantic>=2",
     "PyYAML>=6",
     "rosbags-image>=0.9,<0.11",
@@ -75,6 +77,7 @@ EXTRAS_REQUIRE = {
         "ruff>=0.8",
         "tokenizers>=0.20",
         "types-PyYAML",
+        "types-psutil",
     ],
 }
 

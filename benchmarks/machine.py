@@ -7,13 +7,16 @@ import platform
 from importlib.metadata import version
 from pathlib import Path
 
+from edge_vlm_ros.engines.devices import list_devices
+
 
 def describe_machine() -> str:
-    """Processor, cores, memory and the versions that matter, in one line."""
+    """GPUs, processor, cores, memory and the versions that matter, in one line."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     load = os.getloadavg()[0]
+    gpus = "".join(f"{info.description}, " for info in list_devices() if info.kind != "cpu")
     return (
-        f"{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, "
+        f"{gpus}{_processor()}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, "
         f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, "
         f"llama-cpp-python {version('llama-cpp-python')}, onnxruntime {version('onnxruntime')}, "
         f"load average at the start {load:.2f}"

@@ -1,55 +1,125 @@
-"""Run the benchmarks and print Markdown: `python -m benchmarks.run [decode latency growth]`."""
+"""Run benchmarks and print Markdown: `python -m benchmarks.run [decode latency growth transfer]`.
+
+`growth` and `transfer` need no ROS.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
 
-from . import decode, history_growth, latency
 from .machine import describe_machine
 from .models import demo_model, random_model
 
-NAMES = ("decode", "latency", "growth")
 SHAPE = ("qwen2.5-0.5b", "Q8_0")
+# Imports are inside the functions: `transfer` runs on machines without ROS.
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=NAMES, help=f"of {', '.join(NAMES)}")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds, the demo model only")
-    arguments = parser.parse_args()
-    unknown = set(arguments.names) - set(NAMES)
-    if unknown:
-        parser.error(
-            f"unknown benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}"
-        )
-    print(f"Machine: {describe_machine()}\n", flush=True)
+    arguments = _arguments()
+    machine = describe_machine()
+    print(f"Machine: {machine}\n", flush=True)
     for name in arguments.names:
-        {"decode": _decode, "latency": _latency, "growth": _growth}[name](arguments.quick)
+        _BENCHMARKS[name](arguments)
     return 0
 
 
-def _decode(quick: bool) -> None:
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    names = ", ".join(_BENCHMARKS)
+    parser.add_argument("names", nargs="*", default=list(_BENCHMARKS), help=f"of {names}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, the demo model only")
+    transfer = parser.add_argument_group("transfer")
+    transfer.add_argument(
+        "--engines", default="cpu,rpc", metavar="DEVICE,DEVICE", help="default: %(default)s"
+    )
+    transfer.add_argument(
+        "--minutes", type=float, default=11.0, help="about how long (default: %(default)g)"
+    )
+    transfer.add_argument(
+        "--threads", type=int, default=0, help="of engines on CPUs; 0: all cores but one"
+    )
+    transfer.add_argument("--json", type=Path, help="file for every single figure")
+    arguments = parser.parse_args()
+    unknown = set(arguments.names) - set(_BENCHMARKS)
+    if unknown:
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; there are {names}")
+    if len(set(arguments.engines.split(","))) != 2:
+        parser.error(f"--engines takes two different devices, not {arguments.engines!r}")
+    return arguments
+
+
+def _decode(arguments: argparse.Namespace) -> None:
+    from . import decode
+
     print(f"## Decoding: action against a bare llama.cpp loop\n\n{decode.HEADER}", flush=True)
-    print(decode.measure_decode(demo_model(), 96, rounds=5 if quick else 30).row(), flush=True)
-    if not quick:
+    rounds = 5 if arguments.quick else 30
+    print(decode.measure_decode(demo_model(), 96, rounds=rounds).row(), flush=True)
+    if not arguments.quick:
         print(decode.measure_decode(random_model(*SHAPE), 96, rounds=9).row(), flush=True)
     print()
 
 
-def _latency(quick: bool) -> None:
+def _latency(arguments: argparse.Namespace) -> None:
+    from . import latency
+
     print(f"## Image published to frame registered\n\n{latency.HEADER}", flush=True)
-    print(latency.measure_latency(8 if quick else 40).row(), flush=True)
+    print(latency.measure_latency(8 if arguments.quick else 40).row(), flush=True)
     print()
 
 
-def _growth(quick: bool) -> None:
-    models = [demo_model()] if quick else [demo_model(), random_model(*SHAPE)]
+def _growth(arguments: argparse.Namespace) -> None:
+    from . import history_growth
+
+    models = [demo_model()] if arguments.quick else [demo_model(), random_model(*SHAPE)]
     for model in models:
         print(f"## Time to the first token, {model.label}\n\n{history_growth.HEADER}", flush=True)
-        rounds = 3 if quick or model is not models[0] else 9
+        rounds = 3 if arguments.quick or model is not models[0] else 9
         for row in history_growth.measure_growth(model, rounds):
             print(row.row(), flush=True)
         print()
+
+
+def _transfer(arguments: argparse.Namespace) -> None:
+    from . import transfer, transfer_report
+
+    lengths: tuple[int, ...] = (256, 1024, 1536, 4096)
+    minutes = arguments.minutes
+    if arguments.quick:
+        model, lengths, minutes = demo_model(), (256, 1536), 0.5
+    else:
+        model = random_model(*SHAPE, encoder="demo", context_tokens=8192)
+    first, second = arguments.engines.split(",")
+    plan = transfer.Plan(
+        devices=(first, second),
+        kv_types=("q8_0", "f16"),
+        lengths=lengths,
+        seconds=60.0 * minutes,
+        n_threads=arguments.threads,
+    )
+    about = transfer.describe(plan, model)
+    print("\n".join(f"- {line}" for line in about), flush=True)
+    cases = transfer.measure_transfer(model, plan, lambda line: print(f"- {line}", flush=True))
+    print(f"\n{transfer_report.report(cases)}", flush=True)
+    if arguments.json is not None:
+        document = {
+            "machine": describe_machine(),
+            "about": about,
+            "plan": asdict(plan),
+            "cases": [asdict(case) for case in cases],
+        }
+        arguments.json.write_text(json.dumps(document, indent=1))
+
+
+_BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
+    "decode": _decode,
+    "latency": _latency,
+    "growth": _growth,
+    "transfer": _transfer,
+}
 
 
 if __name__ == "__main__":

@@ -1,10 +1,21 @@
-"""Starts the node `edge_vlm`.
+"""Starts the node `edge_vlm`, and starts it again when its process dies.
 
 ros2 launch edge_vlm_ros edge_vlm.launch.py cameras:=table:=/camera/image_raw
+
+What the node survives by itself: an engine that reports an error, and an RPC server that is lost,
+even in the middle of a native call. llama.cpp would abort the process there; its thread is parked
+for ever instead, the engine is marked failed and started again, and its questions go on on another
+engine.
+
+What no code in the process can survive: being killed for want of memory, a segmentation fault, an
+abort or a C++ exception in a thread that a backend's driver has made for itself (a lost Vulkan
+device). For these there is `respawn`. A respawned node configures and activates itself if
+`autostart` is true, and has lost all histories: it watches the cameras anew.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -26,6 +37,8 @@ ARGUMENTS = {
     ),
     "namespace": ("", "Namespace of the node"),
     "autostart": ("", "true or false: configure and activate by itself. Empty: params_file's"),
+    "respawn": ("true", "true or false: start the node again when its process has ended"),
+    "respawn_delay": ("2.0", "Seconds until then"),
     "log_level": ("info", "debug, info, warn, error or fatal"),
 }
 
@@ -67,10 +80,26 @@ def overrides(cameras: str, model_profile: str, autostart: str) -> dict[str, obj
     if model_profile:
         parameters["model_profile"] = model_profile
     if autostart:
-        if autostart.lower() not in ("true", "false"):
-            raise ValueError(f"autostart must be true or false, not {autostart!r}")
-        parameters["autostart"] = autostart.lower() == "true"
+        parameters["autostart"] = truth("autostart", autostart)
     return parameters
+
+
+def truth(name: str, text: str) -> bool:
+    """What a launch argument that is true or false says."""
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{name} must be true or false, not {text!r}")
+    return text.lower() == "true"
+
+
+def seconds(name: str, text: str) -> float:
+    """What a launch argument that is a time says."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 <= value < math.inf:
+        raise ValueError(f"{name} must be seconds, 0 or more, not {text!r}")
+    return value
 
 
 def _node(context: LaunchContext) -> list[LifecycleNode]:
@@ -84,6 +113,8 @@ def _node(context: LaunchContext) -> list[LifecycleNode]:
             name="edge_vlm",
             namespace=value["namespace"],
             output="screen",
+            respawn=truth("respawn", value["respawn"]),
+            respawn_delay=seconds("respawn_delay", value["respawn_delay"]),
             parameters=[
                 value["params_file"],
                 overrides(value["cameras"], value["model_profile"], value["autostart"]),

@@ -11,3 +11,6 @@ os.environ.setdefault("ROS_DOMAIN_ID", str(1 + os.getpid() % 101))
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 if os.environ.get("AMENT_PREFIX_PATH") is None:
     os.environ["AMENT_PREFIX_PATH"] = sys.prefix  # .venv without tools/setup/env.sh
+
+# `make test-vulkan` runs these with another build of llama.cpp.
+collect_ignore = [] if "EDGE_VLM_ROS_TEST_VULKAN" in os.environ else ["vulkan"]

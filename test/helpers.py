@@ -22,6 +22,7 @@ from edge_vlm_ros.runtime import (
     Answer,
     EngineConfig,
     HistoryConfig,
+    PlacementConfig,
     QuestionLimits,
     Runtime,
     RuntimeConfig,
@@ -118,9 +119,11 @@ def demo_config(
     *streams: str | StreamConfig,
     history: HistoryConfig | None = None,
     engine: EngineConfig | None = None,
+    engines: tuple[EngineConfig, ...] = (),
     questions: QuestionLimits | None = None,
     vision: VisionConfig | None = None,
     profile: ModelProfile | None = None,
+    placement: PlacementConfig | None = None,
 ) -> RuntimeConfig:
     """A configuration of the demo model; a stream given by name gets ``history``, and room for
     many frames before the encoder, so that none is dropped."""
@@ -133,10 +136,16 @@ def demo_config(
     return RuntimeConfig(
         profile or demo_profile(),
         tuple(stream(s) for s in streams or ("table",)),
-        engine or EngineConfig(n_threads=1),
+        engines or (engine or EngineConfig(n_threads=1),),
         questions or QuestionLimits(),
         vision or VisionConfig(),
+        placement or PlacementConfig(),
     )
+
+
+def engine_of(runtime: Runtime, name: str = "cpu") -> Any:
+    """The running engine, to look inside or to hold it."""
+    return runtime._parts.slots.engine(name)
 
 
 def show(runtime: Runtime, stream: str, frames: Sequence[Frame], first: int = 0) -> None:
@@ -173,7 +182,7 @@ def settle(runtime: Runtime) -> None:
 def assert_released(runtime: Runtime) -> None:
     """Settle, then only what the current histories need is held: cells, sequences, pins."""
     settle(runtime)
-    engine, streams = runtime._engine, runtime._loaded().streams.values()
+    engine, streams = engine_of(runtime), runtime._loaded().streams.values()
     tokens = sum(stream.history.current.registered_tokens for stream in streams)
     eventually(lambda: engine.status().cells_used == tokens, f"{tokens} cells are used")
     status = engine.status()
@@ -186,7 +195,9 @@ def assert_released(runtime: Runtime) -> None:
     for stream in streams:
         history = stream.history
         assert [epoch.number for epoch in history.epochs] == [history.current.number]
-        assert set(stream._trunks) == {history.current.number}
+        records = runtime._loaded().trunks.table.of_stream(stream.name)
+        assert [record.trunk.epoch for record in records] == [history.current.number]
+        assert records[0].settled and not records[0].reserved
         shown = {frame.frame_id for frame in history.current.frames(len(history.current))}
         assert set(stream._embedded) == shown and not stream._pending
         pinned |= {embedded.key for embedded in stream._embedded.values()}
@@ -248,27 +259,27 @@ def held(
 
 def hold_encoder(runtime: Runtime) -> Any:
     """Hold the encoder before its next frame."""
-    return held(runtime._encoder, "encode")
+    return held(runtime._parts.encoder, "encode")
 
 
 def hold_ingestion(runtime: Runtime) -> Any:
     """Hold the engine before it computes the embeddings of its next frame."""
-    return held(runtime._engine._context, "decode_embeddings")
+    return held(engine_of(runtime)._context, "decode_embeddings")
 
 
 def hold_prefill(runtime: Runtime) -> Any:
     """Hold the engine before it computes its next question."""
-    return held(runtime._engine._context, "decode_tokens", _is_prefill)
+    return held(engine_of(runtime)._context, "decode_tokens", _is_prefill)
 
 
-def hold_decoding(runtime: Runtime, after_steps: int = 3) -> Any:
+def hold_decoding(runtime: Runtime, engine: str = "cpu", after_steps: int = 3) -> Any:
     """Hold the engine before it decodes, after some steps."""
     steps = iter(range(1_000_000))
 
     def is_due(tokens: Any, positions: Any, sequences: Any, wants_logits: Sequence[bool]) -> bool:
         return all(wants_logits) and next(steps) >= after_steps
 
-    return held(runtime._engine._context, "decode_tokens", is_due)
+    return held(engine_of(runtime, engine)._context, "decode_tokens", is_due)
 
 
 def _is_prefill(tokens: Any, positions: Any, sequences: Any, wants_logits: Sequence[bool]) -> bool:

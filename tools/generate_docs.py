@@ -21,6 +21,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 from edge_vlm_ros.ros.parameters import (  # noqa: E402
+    ENGINE_PARAMETERS,
     NODE_PARAMETERS,
     STREAM_PARAMETERS,
     Change,
@@ -129,6 +130,8 @@ def all_parameters() -> str:
             parameters(NODE_PARAMETERS),
             "Of each stream `NAME` in `streams`:\n",
             parameters(STREAM_PARAMETERS, "NAME."),
+            "Of each engine `NAME` in `engines`:\n",
+            parameters(ENGINE_PARAMETERS, "engine.NAME."),
         )
     )
 

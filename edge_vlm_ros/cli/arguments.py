@@ -19,6 +19,8 @@ EXIT_CODES = """exit codes:
   130  cancelled with Ctrl-C; the partial text is printed
 """
 
+PATHS = ("local", "import", "replay")
+
 _VERSION = re.compile(r"(\d+)\.(\d+)\Z")
 
 
@@ -45,6 +47,20 @@ def parser() -> argparse.ArgumentParser:
         help="what the answer sees: registered (the newest frame that arrived, default), published "
         "(the newest that can be answered at once), stamp:<seconds>, or version:<epoch>.<n>",
     )
+    add("--engine", default="", metavar="NAME", help="engine that decodes the answer")
+    add(
+        "--prefill-engine",
+        default="",
+        metavar="NAME",
+        help="engine that computes the question and hands it over to --engine",
+    )
+    add(
+        "--path",
+        default="",
+        choices=PATHS,
+        help="how the engine gets what the camera saw: it holds it (local), takes it over from "
+        "another engine (import), or computes it again (replay)",
+    )
     add("--temperature", type=float, default=0.0, help="0: always the most likely token (default)")
     add("--top-k", type=_natural, default=0, help="0: off")
     add("--top-p", type=float, default=1.0, help="1: off")
@@ -63,6 +79,9 @@ def goal_from(arguments: argparse.Namespace) -> AskQuestion.Goal:
         stop=arguments.stop,
         deadline_s=arguments.deadline,
         commit=arguments.commit,
+        engine=arguments.engine,
+        prefill_engine=arguments.prefill_engine,
+        path=arguments.path,
     )
     goal.sampling.temperature = arguments.temperature
     goal.sampling.top_k = arguments.top_k

@@ -21,7 +21,7 @@ from rclpy.task import Future
 from rclpy.utilities import remove_ros_args
 
 from edge_vlm_ros.action import AskQuestion
-from edge_vlm_ros.msg import Rejection
+from edge_vlm_ros.msg import Metrics, Rejection
 from edge_vlm_ros.ros.goals import send_goal
 
 from .arguments import goal_from, parser
@@ -76,15 +76,25 @@ class AnswerPrinter:
 
 
 def summary(result: AskQuestion.Result) -> str:
-    """The last line: how fast, and what the answer saw."""
+    """The last line: how fast, where it was computed, and what the answer saw."""
     metrics, context = result.metrics, result.context
     version = f"{context.version.stream}@{context.version.epoch}.{context.version.n}"
     speed = f"{metrics.decode_tok_s:.1f} tok/s" if metrics.decode_tok_s > 0 else "- tok/s"
     first = f"{metrics.ttft_ms:.0f} ms" if metrics.ttft_ms > 0 else "-"
+    where = computed_where(metrics)
     return (
         f"[TTFT {first}, {speed}, {metrics.generated_tokens} tokens, {result.finish_reason}; "
-        f"saw {context.frames} frames, {version}; answer {result.answer_id}]"
+        f"{where}; saw {context.frames} frames, {version}; answer {result.answer_id}]"
     )
+
+
+def computed_where(metrics: Metrics) -> str:
+    """Path and engines; both of a handoff."""
+    if not metrics.engine:
+        return "on no engine"
+    before = metrics.prefill_engine
+    handed = f"{before} -> " if before and before != metrics.engine else ""
+    return f"{metrics.path} on {handed}{metrics.engine}".lstrip()
 
 
 def exit_code(status: int, finish_reason: str) -> int:

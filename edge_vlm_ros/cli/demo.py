@@ -14,12 +14,15 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import rclpy
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 
+from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.demo.questions import Question
 
+from .ask import computed_where
 from .demo_client import CameraView, DemoClient
 from .demo_picture import Scored, save_picture
 from .demo_processes import Camera, demo_processes
@@ -28,14 +31,25 @@ CAMERAS = (
     Camera("table", width=640, height=480, seed=7, fps=2.0),
     Camera("shelf", width=224, height=224, seed=11, fps=2.0),
 )
-# (stream, kind of question, seconds to watch before asking it)
+
+
+class Planned(NamedTuple):
+    """A question to ask after watching for some seconds; ``asked`` says where it is answered."""
+
+    stream: str
+    kind: str
+    seconds: float
+    asked: AskQuestion.Goal
+
+
+# config/demo.yaml has two engines: cpu ingests the table, second (another process) the shelf.
 AGENDA = (
-    ("table", "describe", 2.0),
-    ("shelf", "count", 1.0),
-    ("table", "where", 2.0),
-    ("shelf", "go", 3.0),
-    ("table", "change", 3.0),
-    ("shelf", "was", 2.0),
+    Planned("table", "describe", 2.0, AskQuestion.Goal()),
+    Planned("shelf", "count", 1.0, AskQuestion.Goal()),
+    Planned("table", "where", 2.0, AskQuestion.Goal(engine="second", path="import")),
+    Planned("shelf", "go", 3.0, AskQuestion.Goal(engine="cpu", path="replay")),
+    Planned("table", "change", 3.0, AskQuestion.Goal(engine="second", prefill_engine="cpu")),
+    Planned("shelf", "was", 2.0, AskQuestion.Goal(engine="cpu", path="import")),
 )
 _READY_S = 120.0
 _ANSWER_S = 60.0
@@ -103,28 +117,34 @@ def _run_agenda(client: DemoClient, seed: int) -> list[Scored]:
     rng = random.Random(seed)
     start = time.monotonic()
     answers = []
-    for stream, kind, seconds in AGENDA:
-        time.sleep(seconds)
+    for planned in AGENDA:
+        time.sleep(planned.seconds)
         for _ in range(_ATTEMPTS):
             print(f"\n[{time.monotonic() - start:4.1f} s] ", end="")
-            scored = _ask(client, client.views[stream], kind, rng)
+            scored = _ask(client, client.views[planned.stream], planned, rng)
             if scored is not None:
                 answers.append(scored)
                 break
             time.sleep(1.0)
         else:
-            raise RuntimeError(f"the table of {stream} allowed no question of the kind {kind!r}")
+            raise RuntimeError(
+                f"the table of {planned.stream} allowed no question of the kind {planned.kind!r}"
+            )
     return answers
 
 
-def _ask(client: DemoClient, view: CameraView, kind: str, rng: random.Random) -> Scored | None:
+def _ask(
+    client: DemoClient, view: CameraView, planned: Planned, rng: random.Random
+) -> Scored | None:
     """Ask one question; None when it has no definite answer in what the answer saw."""
-    question = _question(view, kind, rng)
+    question = _question(view, planned.kind, rng)
     if question is None:
-        print(f"{view.stream}: no {kind!r} question fits what is on the table, waiting")
+        print(f"{view.stream}: no {planned.kind!r} question fits what is on the table, waiting")
         return None
     print(f"{view.stream}\n  Q: {question.text}\n  A: ", end="", flush=True)
-    result = client.ask(view.stream, question.text, _print_delta, _ANSWER_S)
+    goal = planned.asked
+    goal.stream, goal.question = view.stream, question.text
+    result = client.ask(goal, _print_delta, _ANSWER_S)
     frames = view.frames_of(result.context)
     truth = view.table.truth(question, frames.start, frames.stop)
     metrics = result.metrics
@@ -136,8 +156,9 @@ def _ask(client: DemoClient, view: CameraView, kind: str, rng: random.Random) ->
         )
         return None
     verdict = "right" if result.text == truth else "WRONG"
+    where = computed_where(metrics)
     seen = f"saw {result.context.frames} frames ({frames.start} to {frames.stop - 1})"
-    print(f"\n  T: {truth}\n  {verdict}; {figures}, {seen}")
+    print(f"\n  T: {truth}\n  {verdict}; {figures}, {where}; {seen}")
     return Scored(
         stream=view.stream,
         question=question.text,
@@ -145,6 +166,7 @@ def _ask(client: DemoClient, view: CameraView, kind: str, rng: random.Random) ->
         truth=truth,
         pictures=view.pictures(frames),
         frames_seen=seen,
+        where=where,
         ttft_ms=metrics.ttft_ms,
         decode_tok_s=metrics.decode_tok_s,
     )

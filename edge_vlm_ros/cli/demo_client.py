@@ -122,7 +122,7 @@ class DemoClient(Node):
         )
 
     def ask(
-        self, stream: str, question: str, on_delta: Callable[[str], None], timeout: float
+        self, goal: AskQuestion.Goal, on_delta: Callable[[str], None], timeout: float
     ) -> AskQuestion.Result:
         """Ask and wait. Raises RuntimeError when rejected, TimeoutError after ``timeout`` s."""
         done = threading.Event()
@@ -139,10 +139,9 @@ class DemoClient(Node):
                 return
             handle.get_result_async().add_done_callback(lambda f: finish(f.result().result))
 
-        goal = AskQuestion.Goal(stream=stream, question=question)
         send_goal(self, self._client, goal, lambda m: on_delta(m.feedback.delta), accepted)
         if not done.wait(timeout):
-            raise TimeoutError(f"no answer to {question!r} in {timeout:g} s")
+            raise TimeoutError(f"no answer to {goal.question!r} in {timeout:g} s")
         if outcome[0] is None:
-            raise RuntimeError(f"the question {question!r} was rejected: see the log")
+            raise RuntimeError(f"the question {goal.question!r} was rejected: see the log")
         return outcome[0]

@@ -32,6 +32,7 @@ class Scored:
     truth: str
     pictures: list[Picture]
     frames_seen: str
+    where: str
     ttft_ms: float
     decode_tok_s: float
 
@@ -74,7 +75,7 @@ def _fit(picture: Picture) -> Picture:
 def _draw_text(draw: ImageDraw.ImageDraw, answer: Scored, x: int, top: int) -> None:
     large, small = ImageFont.load_default(17), ImageFont.load_default(13)
     figures = f"first token {answer.ttft_ms:.0f} ms, {answer.decode_tok_s:.0f} tokens/s"
-    heading = f"{answer.stream}, {answer.frames_seen}; {figures}"
+    heading = f"{answer.stream}, {answer.frames_seen}; {figures}, {answer.where}"
     draw.text((x, top), heading, fill=_GREY, font=small)
     draw.text((x, top + 18), answer.question, fill=_INK, font=large)
     y = top + 42

@@ -5,7 +5,9 @@ Synchronous and owned by one thread. It knows nothing of streams and answers.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
+from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
@@ -18,8 +20,11 @@ from .errors import (
     ComputeError,
     ContextError,
     DecodeAbortedError,
+    ExportError,
+    ImportRefusedError,
     InvalidBatchError,
     NoCellsError,
+    WrongRangeError,
 )
 from .model import LlamaModel
 
@@ -35,7 +40,8 @@ _BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
 
 
 class LlamaContext:
-    """A unified KV cache with ``n_ctx`` cells for ``n_seq_max`` sequences.
+    """A unified KV cache with ``n_ctx`` cells for ``n_seq_max`` sequences, the last of which is
+    used by ``export_range`` and ``import_range``.
 
     Flash attention and equal K and V types are pinned, as are equal thread counts for batches of
     every size: an automatic choice on either could differ from another engine's. Raises
@@ -68,16 +74,20 @@ class LlamaContext:
         params.type_k = params.type_v = _GGML_TYPE[kv_type]
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.kv_unified = True
-        params.op_offload = False
-        params.offload_kqv = False
+        params.op_offload = False  # never a CPU's work to a GPU
+        params.offload_kqv = not model.device.is_cpu
         native_log.recent_errors()
-        self._handle = llama.llama_init_from_model(model.handle, params)
+        self._device = model.device
+        self._device.reserve_context()
+        self._handle = self._device.call(lambda: llama.llama_init_from_model(model.handle, params))
         if not self._handle:
+            self._device.release_context()
             raise ContextError(
                 f"no context with {n_ctx} cells and a {kv_type} KV cache can be made from "
                 f"{model.path.name}: {native_log.recent_errors()}"
             )
         self._memory = llama.llama_get_memory(self._handle)
+        self._scratch = n_seq_max - 1
         self.n_ctx: int = llama.llama_n_ctx(self._handle)
         # llama.cpp aborts the process on a larger batch than this, which n_ctx limits too.
         self.n_batch = n_batch = llama.llama_n_batch(self._handle)
@@ -136,14 +146,79 @@ class LlamaContext:
         """Remove the positions from ``first_position`` on; cells free up with their last user."""
         llama.llama_memory_seq_rm(self._memory, sequence, first_position, -1)
 
+    def export_range(self, sequence: int, start: int, stop: int) -> NDArray[np.uint8]:
+        """Copy the KV of the positions ``start`` .. ``stop`` - 1 of a sequence to host memory.
+
+        Returns llama.cpp's state blob, uint8 [n_bytes]. Raises ExportError.
+        """
+        try:
+            llama.llama_memory_seq_cp(self._memory, sequence, self._scratch, start, stop)
+            n = llama.llama_state_seq_get_size_ext(self._handle, self._scratch, 0)
+            blob = np.empty(n, np.uint8)
+            written = llama.llama_state_seq_get_data_ext(
+                self._handle, _bytes_pointer(blob), n, self._scratch, 0
+            )
+        finally:
+            self.trim(self._scratch)
+        if not 0 < written == n:
+            raise ExportError(
+                f"llama.cpp exported {written} of {n} bytes of the positions {start} to {stop}: "
+                f"{native_log.recent_errors()}"
+            )
+        return blob
+
+    def import_range(self, blob: NDArray[np.uint8], sequence: int, start: int, stop: int) -> None:
+        """Extend a sequence that ends before ``start`` by the positions ``start`` .. ``stop`` - 1
+        from a state blob, uint8 [n_bytes] contiguous.
+
+        The blob must have been checked: a wrong one may abort the process. Raises
+        WrongRangeError when the sequence ends elsewhere, ImportRefusedError when llama.cpp takes
+        not exactly this range; the sequence is untouched then.
+        """
+        end = self.next_position(sequence)
+        if end != start:
+            raise WrongRangeError(f"a range from {start} on does not follow {end} positions")
+        if start == stop:
+            return
+        try:
+            # An import replaces what its sequence has, and wipes it when it fails.
+            self._import_to_scratch(blob, start, stop)
+            llama.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
+        finally:
+            self.trim(self._scratch)
+
+    def _import_to_scratch(self, blob: NDArray[np.uint8], start: int, stop: int) -> None:
+        native_log.recent_errors()
+        read = llama.llama_state_seq_set_data_ext(
+            self._handle, _bytes_pointer(blob), blob.nbytes, self._scratch, 0
+        )
+        if read != blob.nbytes:
+            raise ImportRefusedError(
+                f"llama.cpp refused the state of the positions {start} to {stop} (are there as "
+                f"many free cells?): {native_log.recent_errors()}"
+            )
+        first = llama.llama_memory_seq_pos_min(self._memory, self._scratch)
+        end = self.next_position(self._scratch)
+        n = llama.llama_state_seq_get_size_ext(self._handle, self._scratch, 0)
+        if (first, end, n) != (start, stop, blob.nbytes):
+            raise ImportRefusedError(
+                f"llama.cpp imported the positions {first} to {end} ({n} bytes) from a state of "
+                f"{start} to {stop} ({blob.nbytes} bytes)"
+            )
+
     def next_position(self, sequence: int) -> int:
         """One after the last position of a sequence; 0 when it is empty."""
         return int(llama.llama_memory_seq_pos_max(self._memory, sequence)) + 1
 
     def close(self) -> None:
-        """Free the context. Closing again changes nothing."""
+        """Free the context. Closing again changes nothing.
+
+        On a device that is lost it is abandoned: freeing it would never return.
+        """
         handle, self._handle = self._handle, None
-        llama.llama_free(handle)
+        if handle is not None and not self._device.is_lost():
+            self._device.call(lambda: llama.llama_free(handle))
+            self._device.release_context()
 
     def _check(self, n: int) -> None:
         if not 0 < n <= self.n_batch:
@@ -163,12 +238,11 @@ class LlamaContext:
         raise ComputeError(f"the backend failed on {text}")
 
 
+def _bytes_pointer(blob: NDArray[np.uint8]) -> Any:
+    return blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
 def _kv_bytes(model: LlamaModel, n_ctx: int, kv_type: KvType) -> int:
-    """Size of the cache from the model's geometry: K and V rows of all KV heads, every layer."""
-    n_layer = llama.llama_model_n_layer(model.handle)
-    n_head = llama.llama_model_n_head(model.handle)
-    n_head_kv = llama.llama_model_n_head_kv(model.handle)
-    arch = model.metadata("general.architecture")
-    head_dim = int(model.metadata(f"{arch}.attention.key_length") or model.n_embd // n_head)
-    row = n_head_kv * head_dim * _BYTES_PER_ELEMENT[kv_type]
-    return int(2 * n_layer * n_ctx * row)
+    """Size of the cache: K and V rows of all KV heads, every layer."""
+    row = (model.n_embd_k + model.n_embd_v) * _BYTES_PER_ELEMENT[kv_type]
+    return int(model.n_layer * n_ctx * row)

@@ -8,7 +8,7 @@ from .step_scheduler import StepKind
 
 
 class EngineMeter:
-    """Counters since start, rates in tokens per second, cells at the last step."""
+    """Counters since start, rates in tokens or bytes per second, cells at the last step."""
 
     def __init__(self) -> None:
         self.prefill_tokens = 0
@@ -16,6 +16,10 @@ class EngineMeter:
         self.generated_tokens = 0
         self.prefill_rate = MovingAverage()
         self.decode_rate = MovingAverage()
+        self.exported_bytes = 0
+        self.imported_bytes = 0
+        self.export_rate = MovingAverage()
+        self.import_rate = MovingAverage()
         self.busy_s = 0.0
         self.cells_used = 0
         self.cells_reserved = 0
@@ -23,6 +27,8 @@ class EngineMeter:
     def count(self, kind: StepKind, tokens: int, seconds: float) -> None:
         """A step of this kind computed ``tokens`` rows in ``seconds``."""
         self.busy_s += seconds
+        if not tokens:
+            return
         if kind is StepKind.DECODE:
             self.decode_rate.add(tokens / seconds)
             return
@@ -35,6 +41,16 @@ class EngineMeter:
     def count_generated(self) -> None:
         """One more token belongs to an answer."""
         self.generated_tokens += 1
+
+    def count_export(self, n_bytes: int, seconds: float) -> None:
+        """A snapshot was exported."""
+        self.exported_bytes += n_bytes
+        self.export_rate.add(n_bytes / seconds)
+
+    def count_import(self, n_bytes: int, seconds: float) -> None:
+        """A snapshot was checked and imported."""
+        self.imported_bytes += n_bytes
+        self.import_rate.add(n_bytes / seconds)
 
     def read(self, ledger: CellLedger) -> None:
         self.cells_used = ledger.used

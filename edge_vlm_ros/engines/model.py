@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import threading
 from collections.abc import Callable
@@ -10,8 +11,11 @@ from pathlib import Path
 
 import llama_cpp.llama_cpp as llama
 
-from . import native_log
+from edge_vlm_ros.model_profile import sha256_file
+
+from . import ggml, native_log
 from .config import KvType
+from .devices import CPU, Device
 from .errors import ModelLoadError, UnsupportedModelError
 
 # enum llama_rope_type: several positions per token
@@ -20,23 +24,39 @@ _MULTI_SECTION_ROPE = (8, 24, 40)
 BATCH_INVARIANT_FTYPES = {2: "Q4_0", 7: "Q8_0"}
 
 Progress = Callable[[float], None]
+_ALL_LAYERS = -1
+_DEFAULT_ROPE_FREQ_BASE = 10000.0
 _backend_lock = threading.Lock()
 _backend_ready = False
 
 
 class LlamaModel:
-    """Weights on the CPU and their vocabulary.
+    """Weights on one device and their vocabulary. Several contexts may share them.
+
+    On the CPU nothing is ever handed to a GPU. On another device all layers are there; only the
+    token embeddings stay with the CPU. ``digest`` is the SHA-256 of the file, 32 bytes, read from
+    the file when it is asked for and not given.
 
     The vocabulary's methods may be called from any thread. Raises ModelLoadError when the file
-    cannot be loaded and UnsupportedModelError when its state cannot be forked at any position.
+    cannot be loaded, UnsupportedModelError when its state cannot be forked at any position and
+    NativeAbortError when an RPC server is lost meanwhile.
     """
 
-    def __init__(self, path: Path, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        progress: Progress | None = None,
+        *,
+        device: Device = CPU,
+        digest: bytes | None = None,
+    ) -> None:
         _init_backend()
         if not path.is_file():
             raise ModelLoadError(f"there is no model file {path}")
         self.path = path
-        self.handle = _load(path, progress)
+        self.device = device
+        self._digest = digest
+        self.handle = device.call(lambda: _load(path, progress, device))
         try:
             self._refuse_unsupported()
         except UnsupportedModelError:
@@ -49,7 +69,31 @@ class LlamaModel:
         self.n_bytes: int = llama.llama_model_size(self.handle)
         self.ftype: int = llama.llama_model_ftype(self.handle)
         self.description = self._description()
+        self._read_geometry()
         self._pieces: dict[int, bytes] = {}
+
+    def _read_geometry(self) -> None:
+        """What rows of a KV cache look like, and how positions are encoded in them."""
+        handle = self.handle
+        self.architecture = arch = self.metadata("general.architecture") or ""
+        self.n_layer: int = llama.llama_model_n_layer(handle)
+        n_head_kv = llama.llama_model_n_head_kv(handle)
+        head_dim = self.n_embd // llama.llama_model_n_head(handle)
+        k_dim = int(self.metadata(f"{arch}.attention.key_length") or head_dim)
+        v_dim = int(self.metadata(f"{arch}.attention.value_length") or head_dim)
+        self.head_dims = (k_dim, v_dim)
+        self.n_embd_k: int = n_head_kv * k_dim
+        self.n_embd_v: int = n_head_kv * v_dim
+        self.rope_type: int = llama.llama_model_rope_type(handle)
+        self.rope_freq_base = float(
+            self.metadata(f"{arch}.rope.freq_base") or _DEFAULT_ROPE_FREQ_BASE
+        )
+        self.rope_freq_scale: float = llama.llama_model_rope_freq_scale_train(handle)
+
+    @functools.cached_property
+    def digest(self) -> bytes:
+        """SHA-256 of the model file, 32 bytes."""
+        return self._digest or bytes.fromhex(sha256_file(self.path))
 
     def _description(self) -> str:
         """Architecture, size and type of weights, e.g. ``qwen3 0.6B Q8_0``."""
@@ -104,9 +148,13 @@ class LlamaModel:
         return bool(llama.llama_vocab_is_eog(self.vocab, token))
 
     def close(self) -> None:
-        """Free the weights. Closing again changes nothing."""
+        """Free the weights, after all contexts. Closing again changes nothing.
+
+        On a device that is lost they are abandoned: freeing them would never return.
+        """
         handle, self.handle = self.handle, None
-        llama.llama_model_free(handle)
+        if handle is not None and not self.device.is_lost():
+            self.device.call(lambda: llama.llama_model_free(handle))
 
     def _refuse_unsupported(self) -> None:
         handle = self.handle
@@ -128,7 +176,7 @@ class LlamaModel:
             )
 
 
-def _load(path: Path, progress: Progress | None) -> object:
+def _load(path: Path, progress: Progress | None, device: Device) -> object:
     @llama.llama_progress_callback  # type: ignore[untyped-decorator]
     def report(fraction: float, _user_data: object) -> bool:
         if progress is not None:
@@ -136,17 +184,23 @@ def _load(path: Path, progress: Progress | None) -> object:
         return True
 
     params = llama.llama_model_default_params()
-    # n_gpu_layers = 0 alone would still hand large batches to a GPU of the same build.
-    params.n_gpu_layers = 0
     params.split_mode = llama.LLAMA_SPLIT_MODE_NONE
-    params.main_gpu = -1
+    devices = ggml.address_array([device.handle, None])
+    if device.is_cpu:
+        # n_gpu_layers = 0 alone would still hand large batches to a GPU of the same build.
+        params.n_gpu_layers = 0
+        params.main_gpu = -1
+    else:
+        params.n_gpu_layers = _ALL_LAYERS
+        params.main_gpu = 0
+        params.devices = ctypes.addressof(devices)
     params.progress_callback = report
     native_log.recent_errors()
     handle = llama.llama_model_load_from_file(os.fsencode(path), params)
     if not handle:
         raise ModelLoadError(
-            f"cannot load {path}: {native_log.recent_errors()}. Is it a complete GGUF file of an "
-            "architecture this llama.cpp knows?"
+            f"cannot load {path} on {device.text}: {native_log.recent_errors()}. Is it a complete "
+            "GGUF file of an architecture this llama.cpp knows, and has the device the memory?"
         )
     return handle
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections import deque
@@ -13,7 +14,8 @@ _CONTINUATION = 5
 # The cache holds several sequences, each shorter than the trained context: that is checked here.
 _EXPECTED_WARNING = "possible training context overflow"
 _logger = logging.getLogger("edge_vlm_ros.llama_cpp")
-_recent: deque[str] = deque(maxlen=20)
+_recent: deque[tuple[str, str]] = deque(maxlen=40)
+"""Names of threads, and the warnings and errors logged on them."""
 _install_lock = threading.Lock()
 _installed = False
 
@@ -30,7 +32,7 @@ def _receive(level: int, text: bytes, _user_data: object) -> None:
         _logger.debug(line)
         return
     if severity >= logging.WARNING:
-        _recent.append(line)
+        _recent.append((threading.current_thread().name, line))
     _logger.log(severity, line)
 
 
@@ -44,7 +46,14 @@ def install() -> None:
 
 
 def recent_errors() -> str:
-    """The last warnings and errors of the native library, for an error message; then forgotten."""
-    lines = list(_recent)
-    _recent.clear()
-    return "; ".join(lines[-4:]) or "llama.cpp gave no reason"
+    """The last warnings and errors of the native library, for an error message; then forgotten.
+
+    Those of the calling thread, if there are any: other engines have threads of their own.
+    """
+    entries = list(_recent)
+    own = [entry for entry in entries if entry[0] == threading.current_thread().name]
+    told = own or entries
+    for entry in told:
+        with contextlib.suppress(ValueError):  # another thread has taken it
+            _recent.remove(entry)
+    return "; ".join(line for _, line in told[-4:]) or "llama.cpp gave no reason"

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .sampling import SamplingParameters
+from .snapshot import Layout, Snapshot
 
 
 class FinishReason(Enum):
@@ -49,10 +50,34 @@ Segment = TokenSegment | EmbeddingSegment
 
 @dataclass(frozen=True)
 class TrunkId:
-    """An engine's live sequence of one epoch of a stream."""
+    """An engine's live sequence of one epoch of a stream.
+
+    ``life`` tells a trunk from one of the same epoch that the engine held before and dropped.
+    """
 
     stream: str
     epoch: int
+    life: int = 0
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The end of a version: ``n`` items, ``tokens`` tokens (KV cells), prefix identity of 32 bytes.
+
+    Ranges of KV are cut here and nowhere else.
+    """
+
+    n: int
+    tokens: int
+    identity: bytes
+
+
+class Origin(Enum):
+    """How a trunk came to hold a version."""
+
+    COMPUTED = "computed"
+    IMPORTED = "imported"
+    FORKED = "forked"
 
 
 # -------------------------------------------------------------------------------- commands
@@ -71,6 +96,44 @@ class AppendToTrunk:
     segments: tuple[Segment, ...]
 
 
+@dataclass(frozen=True, eq=False)
+class ImportIntoTrunk:
+    """Extend the trunk, which ends at ``start``, to ``stop`` with KV that was exported elsewhere.
+
+    Then version ``stop.n`` is computed. The snapshot is checked before anything is touched; when
+    it is refused the trunk stays as it was and AppendFailed says why. As with AppendToTrunk, what
+    the trunk has or is going to have is ignored.
+    """
+
+    trunk: TrunkId
+    start: Boundary
+    stop: Boundary
+    snapshot: Snapshot
+
+
+@dataclass(frozen=True)
+class ForkTrunk:
+    """Begin ``trunk``, which the engine does not hold, as the versions of ``source`` up to
+    ``stop``: no computing, shared cells."""
+
+    source: TrunkId
+    trunk: TrunkId
+    stop: Boundary
+
+
+@dataclass(frozen=True)
+class ExportRange:
+    """Copy the KV between consecutive ``boundaries`` (two or more) of a trunk to host memory, one
+    snapshot for each pair of neighbours, one step of the engine each.
+
+    The range is held from when the command is received: the trunk may be dropped right after.
+    """
+
+    request_id: int
+    trunk: TrunkId
+    boundaries: tuple[Boundary, ...]
+
+
 @dataclass(frozen=True)
 class DropTrunk:
     """Forget a trunk. Branches forked from it live on."""
@@ -78,20 +141,30 @@ class DropTrunk:
     trunk: TrunkId
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StartAnswer:
-    """Fork a branch after the first ``n_tokens`` tokens of the trunk and answer ``prompt`` there.
+    """Fork a branch at ``start`` of the trunk and answer ``prompt`` there.
 
     The fork is made when the command is received; the answer waits for its turn.
+
+    An answer that was begun elsewhere goes on after ``generated``, its tokens so far, which are
+    not told again: with ``state``, the KV of ``prompt`` and of all generated tokens but the last
+    (never computed where it was made), nothing is computed twice; without it they are prefilled.
+
+    With ``prefill_only`` the engine computes the prompt and samples one token; then the branch is
+    exported and given up (AnswerHandedOff), unless that token ends the answer.
     """
 
     answer_id: int
     trunk: TrunkId
-    n_tokens: int
+    start: Boundary
     prompt: tuple[int, ...]
     max_tokens: int
     sampling: SamplingParameters
     stop: tuple[str, ...]
+    generated: tuple[int, ...] = ()
+    state: Snapshot | None = None
+    prefill_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,18 +176,21 @@ class EndAnswer:
     reason: FinishReason
 
 
-Command = AppendToTrunk | DropTrunk | StartAnswer | EndAnswer
+Command = (
+    AppendToTrunk | ImportIntoTrunk | ForkTrunk | ExportRange | DropTrunk | StartAnswer | EndAnswer
+)
 
 
 # -------------------------------------------------------------------------------- events
 @dataclass(frozen=True)
 class VersionComputed:
-    """The trunk holds finished KV of version ``n``. ``seconds`` were spent computing."""
+    """The trunk holds finished KV of version ``n``. ``seconds`` were spent in native calls."""
 
     trunk: TrunkId
     n: int
     tokens: int
     seconds: float
+    origin: Origin = Origin.COMPUTED
 
 
 @dataclass(frozen=True)
@@ -123,6 +199,23 @@ class AppendFailed:
 
     trunk: TrunkId
     n: int
+    error: str
+    origin: Origin = Origin.COMPUTED
+    """What failed: computing, importing or forking."""
+
+
+@dataclass(frozen=True, eq=False)
+class RangeExported:
+    """One snapshot for each pair of neighbours in the command's boundaries."""
+
+    request_id: int
+    snapshots: tuple[Snapshot, ...]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ExportFailed:
+    request_id: int
     error: str
 
 
@@ -133,11 +226,23 @@ class PrefillStarted:
 
 @dataclass(frozen=True)
 class TokensGenerated:
-    """``delta`` is text that can be shown; ``generated_tokens`` counts all tokens so far."""
+    """``delta`` is text that can be shown; ``token_ids`` are the tokens since the last event of
+    this kind, ``generated_tokens`` counts all so far."""
 
     answer_id: int
     delta: str
+    token_ids: tuple[int, ...]
     generated_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerHandedOff:
+    """The prompt is computed, its first token told; ``state`` is what StartAnswer takes.
+    ``seconds`` were spent exporting."""
+
+    answer_id: int
+    state: Snapshot
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -163,8 +268,11 @@ class EngineFailed:
 Event = (
     VersionComputed
     | AppendFailed
+    | RangeExported
+    | ExportFailed
     | PrefillStarted
     | TokensGenerated
+    | AnswerHandedOff
     | AnswerFinished
     | EngineFailed
 )
@@ -173,7 +281,7 @@ EventSink = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """Counters and gauges of an engine; memory in bytes, rates in tokens per second."""
+    """Counters and gauges of an engine; memory in bytes, rates in tokens or bytes per second."""
 
     name: str
     device: str
@@ -192,6 +300,10 @@ class EngineStatus:
     prefill_tok_s: float
     decode_tok_s: float
     busy_s: float
+    exported_bytes: int
+    imported_bytes: int
+    export_bytes_s: float
+    import_bytes_s: float
     memory_weights_bytes: int
     memory_kv_bytes: int
 
@@ -209,6 +321,11 @@ class LanguageEngine(Protocol):
 
     def submit(self, command: Command) -> None:
         """Queue ``command``. Commands are carried out in order, steps in between."""
+        ...
+
+    @property
+    def layout(self) -> Layout:
+        """What KV must look like to be imported here."""
         ...
 
     def status(self) -> EngineStatus: ...

@@ -6,10 +6,10 @@ from .errors import NoSequenceError
 
 
 class SequencePool:
-    """Hands out ids below ``n``; an id given back must be empty in the cache."""
+    """Hands out ``n`` ids from ``first`` on; an id given back must be empty in the cache."""
 
-    def __init__(self, n: int) -> None:
-        self.free = set(range(n))
+    def __init__(self, n: int, first: int = 0) -> None:
+        self.free = set(range(first, first + n))
 
     def take(self) -> int:
         """Raises NoSequenceError when all are in use."""

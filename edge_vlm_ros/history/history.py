@@ -81,6 +81,7 @@ class History:
         self._next_frame_id = 0
         self._contents: dict[int, bytes | None] = {}
         self._readers: Counter[Version] = Counter()
+        self._wanted: Counter[Version] = Counter()
         self._oldest_bindable = 0
         self._epochs: dict[int, Epoch] = {}
         self._current = self._start_epoch(0, [])
@@ -119,10 +120,20 @@ class History:
         """Newest version number of ``epoch`` that anybody may still need KV for."""
         if epoch is self._current:
             return len(epoch)
-        needed = [v.n for v in self._readers if v.epoch == epoch.number]
+        needed = [v.n for v in self._wanted if v.epoch == epoch.number]
         if not needed or epoch is self._fallback_epoch():
             needed.append(epoch.published_n)
         return max(needed)
+
+    def wants_kv(self, epoch: Epoch) -> bool:
+        """Whether an engine should hold ``epoch``: the current one, the one that stands in for it,
+        and those that a question waits for."""
+        return self.has_waiting(epoch) or epoch is self._fallback_epoch()
+
+    def has_waiting(self, epoch: Epoch) -> bool:
+        """Whether frames or questions wait for more of ``epoch`` to be computed."""
+        wanted = any(version.epoch == epoch.number for version in self._wanted)
+        return wanted or epoch is self._current
 
     def must_wait(self) -> bool:
         """Whether another frame would begin a rebuild before the last one has caught up.
@@ -175,17 +186,32 @@ class History:
 
     # ---------------------------------------------------------------- questions
     def bind(self, binding: Binding) -> Version:
-        """Resolve ``binding`` and hold the version until ``release``. Raises BindingError."""
+        """Resolve ``binding``, hold the version until ``release`` and want its KV until
+        ``unwant``. Raises BindingError."""
         version = self._resolve(binding)
         self._readers[version] += 1
+        self._wanted[version] += 1
         return version
 
+    def unwant(self, version: Version) -> None:
+        """A question that holds the version has its KV: only the items must stay, so that another
+        engine can take over."""
+        self._wanted[version] -= 1
+        self._settle_wants(version)
+
+    def want(self, version: Version) -> None:
+        """A question that holds the version needs its KV again: its engine was lost."""
+        self._wanted[version] += 1
+        self._settle_wants(version)
+
     def release(self, version: Version) -> None:
+        """End one hold; its want ends with it."""
         if self._readers[version] < 1:
             raise ValueError(f"{version} is not held")
         self._readers[version] -= 1
         if not self._readers[version]:
             del self._readers[version]
+        self._settle_wants(version)
 
     def pop_retired(self) -> list[Epoch]:
         """Remove and return the epochs that nobody needs any more.
@@ -214,6 +240,13 @@ class History:
         }
 
     # ---------------------------------------------------------------- internals
+    def _settle_wants(self, version: Version) -> None:
+        """Nobody wants what nobody holds."""
+        wanted = min(max(self._wanted[version], 0), self._readers.get(version, 0))
+        self._wanted[version] = wanted
+        if not wanted:
+            del self._wanted[version]
+
     def _resolve(self, binding: Binding) -> Version:
         if isinstance(binding, NewestRegistered):
             return self.newest(VersionState.REGISTERED)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 from std_msgs.msg import Header
 
 from edge_vlm_ros.action import AskQuestion
-from edge_vlm_ros.engines.protocol import EngineStatus
 from edge_vlm_ros.engines.sampling import SamplingParameters
 from edge_vlm_ros.history import (
     Binding,
@@ -22,6 +21,9 @@ from edge_vlm_ros.msg import Answer as AnswerMessage
 from edge_vlm_ros.msg import ContextUsed as ContextUsedMessage
 from edge_vlm_ros.msg import ContextVersion, Metrics, Sampling
 from edge_vlm_ros.msg import EngineStatus as EngineStatusMessage
+from edge_vlm_ros.msg import PairProbe as PairProbeMessage
+from edge_vlm_ros.msg import PlacementStatus as PlacementStatusMessage
+from edge_vlm_ros.msg import Resident as ResidentMessage
 from edge_vlm_ros.msg import StreamStatus as StreamStatusMessage
 from edge_vlm_ros.runtime.answer import (
     AnswerMetrics,
@@ -34,7 +36,7 @@ from edge_vlm_ros.runtime.answer import (
 from .stamps import ns_to_stamp, stamp_to_ns
 
 if TYPE_CHECKING:
-    from edge_vlm_ros.runtime.status import StreamStatus
+    from edge_vlm_ros.runtime.status import EngineReading, PlacementStatus, StreamStatus
 
 
 def version_message(version: Version | None) -> ContextVersion:
@@ -58,6 +60,9 @@ def ask_options(goal: AskQuestion.Goal, stream: str) -> AskOptions:
         stop=tuple(goal.stop),
         deadline_s=float(goal.deadline_s),
         commit=bool(goal.commit),
+        engine=goal.engine,
+        prefill_engine=goal.prefill_engine,
+        path=goal.path,
     )
 
 
@@ -147,15 +152,34 @@ def result_message(result: AnswerResult, header: Header) -> AskQuestion.Result:
 
 # ------------------------------------------------------------------------- status
 _STREAM_VERSIONS = ("registered", "encoded", "published")
-_STREAM_NUMBERS = tuple(
+_STREAM_FIELDS = tuple(
     name
     for name in StreamStatusMessage.get_fields_and_field_types()
     if name not in ("header", "stream", *_STREAM_VERSIONS)
 )
+_READING_FIELDS = (
+    "health",
+    "error",
+    "retry_in_s",
+    "failures",
+    "resident_streams",
+    "memory_rss_bytes",
+    "memory_pss_bytes",
+)
+_NODE_FIELDS = ("header", "engine", "busy", "memory_embeddings_bytes", "memory_snapshots_bytes")
 _ENGINE_FIELDS = tuple(
     name
     for name in EngineStatusMessage.get_fields_and_field_types()
-    if name not in ("header", "engine", "busy", "memory_embeddings_bytes")
+    if name not in (*_NODE_FIELDS, *_READING_FIELDS)
+)
+_LOOKUPS = {"residency": "residency", "prefix": "prefixes", "snapshot": "snapshots"}
+_PATHS = ("local", "import", "replay")
+_PLACEMENT_NUMBERS = tuple(
+    name
+    for name in PlacementStatusMessage.get_fields_and_field_types()
+    if name not in ("header", "residents", "probes")
+    and name not in {f"path_{path}" for path in _PATHS}
+    and name not in {f"{kind}_{what}" for kind in _LOOKUPS for what in ("hits", "misses")}
 )
 
 
@@ -163,24 +187,63 @@ def stream_status_message(status: StreamStatus, header: Header) -> StreamStatusM
     versions: dict[str, Any] = {
         name: version_message(getattr(status, name)) for name in _STREAM_VERSIONS
     }
-    numbers: dict[str, Any] = {name: getattr(status, name) for name in _STREAM_NUMBERS}
-    return StreamStatusMessage(header=header, stream=status.stream, **versions, **numbers)
+    values: dict[str, Any] = {name: getattr(status, name) for name in _STREAM_FIELDS}
+    return StreamStatusMessage(header=header, stream=status.stream, **versions, **values)
 
 
 def engine_status_message(
-    status: EngineStatus, header: Header, busy: float, embeddings_bytes: int
+    reading: EngineReading,
+    header: Header,
+    busy: float,
+    embeddings_bytes: int,
+    snapshots_bytes: int,
 ) -> EngineStatusMessage:
-    """``busy`` is the share of the last period spent in the native library, 0 to 1."""
-    values: dict[str, Any] = {name: getattr(status, name) for name in _ENGINE_FIELDS}
+    """``busy`` is the share of the last period spent in the native library, 0 to 1; the bytes are
+    those of the node's embedding cache and snapshots."""
+    values: dict[str, Any] = {name: getattr(reading.status, name) for name in _ENGINE_FIELDS}
+    values |= {name: getattr(reading, name) for name in _READING_FIELDS}
     return EngineStatusMessage(
         header=header,
-        engine=status.name,
+        engine=reading.status.name,
         busy=busy,
         memory_embeddings_bytes=embeddings_bytes,
+        memory_snapshots_bytes=snapshots_bytes,
         **values,
     )
 
 
 def loading_engine_message(name: str, model: str, header: Header) -> EngineStatusMessage:
     """The status of an engine whose model is being loaded."""
-    return EngineStatusMessage(header=header, engine=name, model=model, state="loading")
+    return EngineStatusMessage(
+        header=header,
+        engine=name,
+        model=model,
+        state="loading",
+        health="starting",
+        retry_in_s=-1.0,
+    )
+
+
+def placement_message(status: PlacementStatus, header: Header) -> PlacementStatusMessage:
+    values: dict[str, Any] = {name: getattr(status, name) for name in _PLACEMENT_NUMBERS}
+    values |= {f"path_{path}": status.paths.get(path, 0) for path in _PATHS}
+    for kind, attribute in _LOOKUPS.items():
+        counts = getattr(status, attribute)
+        values |= {f"{kind}_hits": counts.hits, f"{kind}_misses": counts.misses}
+    return PlacementStatusMessage(
+        header=header,
+        residents=[
+            ResidentMessage(
+                engine=resident.engine,
+                version=version_message(resident.version),
+                role=resident.role,
+                cells=resident.cells,
+                bytes=resident.bytes,
+                idle_s=resident.idle_s,
+                readers=resident.readers,
+            )
+            for resident in status.residents
+        ],
+        probes=[PairProbeMessage(**vars(probe)) for probe in status.probes],
+        **values,
+    )

@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from edge_vlm_ros.engines.protocol import EngineStatus
-
 if TYPE_CHECKING:
-    from edge_vlm_ros.runtime.status import QuestionStatus, StreamStatus, VisionStatus
+    from edge_vlm_ros.runtime.status import (
+        EngineReading,
+        LookupCounts,
+        PlacementStatus,
+        QuestionStatus,
+        StreamStatus,
+        VisionStatus,
+    )
 
 NEAR_LIMIT = 0.8
 """Part of a queue's limit from which on a warning is given."""
@@ -144,6 +149,7 @@ def stream_report(status: StreamStatus, before: FrameCounts, camera: CameraState
         "frame age": "none yet" if status.frame_age_s < 0 else f"{status.frame_age_s:.2f} s",
         "history": f"{status.frames} frames, {status.turns} turns, {status.tokens} tokens",
         "history limit": f"{status.max_tokens} tokens",
+        "ingested by": f"engine {status.ingest_engine}",
         "registration": f"{status.register_ms:.2f} ms",
         "encoding": f"{status.encode_ms:.1f} ms",
         "ingestion": f"{status.ingest_ms:.1f} ms",
@@ -157,16 +163,19 @@ def stream_report(status: StreamStatus, before: FrameCounts, camera: CameraState
     return Report(component, Level.OK, text, values)
 
 
-# ------------------------------------------------------------------------- engine, vision
-def engine_report(status: EngineStatus, busy: float, failure: str) -> Report:
-    """``busy``: share of the last period in the native library; ``failure``: its error, if any."""
+# ------------------------------------------------------------------------- engines, placement
+def engine_report(reading: EngineReading, busy: float) -> Report:
+    """``busy``: share of the last period in the native library."""
+    status = reading.status
     values = {
         "device": status.device,
         "model": status.model,
-        "state": status.state,
+        "health": reading.health,
+        "failures": str(reading.failures),
         "exact": str(status.exact).lower(),
         "cells": f"{status.cells_used} used, {status.cells_reserved} reserved, of {status.cells}",
         "trunks": str(status.trunks),
+        "holds": ", ".join(reading.resident_streams) or "no stream",
         "running answers": str(status.running_answers),
         "waiting answers": str(status.waiting_answers),
         "generated": f"{status.generated_tokens} tokens",
@@ -174,14 +183,27 @@ def engine_report(status: EngineStatus, busy: float, failure: str) -> Report:
         "prefill": f"{status.prefill_tok_s:.1f} tok/s",
         "decode": f"{status.decode_tok_s:.1f} tok/s",
         "busy": f"{100 * busy:.0f} %",
+        "exported": _moved(status.exported_bytes, status.export_bytes_s),
+        "imported": _moved(status.imported_bytes, status.import_bytes_s),
         "weights": _mib(status.memory_weights_bytes),
         "KV cache": _mib(status.memory_kv_bytes),
+        "process": f"RSS {_mib(reading.memory_rss_bytes)}, PSS {_mib(reading.memory_pss_bytes)}",
     }
     component = f"engine {status.name}"
-    if failure or status.state == "failed":
-        text = f"failed: {failure}" if failure else "failed"
+    if reading.health == "failed":
+        again = (
+            "not started again"
+            if reading.retry_in_s < 0
+            else f"started again in {reading.retry_in_s:.1f} s"
+        )
+        text = f"failed: {reading.error or 'for an unknown reason'}; {again}"
         return Report(component, Level.ERROR, text, values)
-    text = f"{status.state}, {status.running_answers} answers running, {100 * busy:.0f} % busy"
+    if reading.health == "starting":
+        after = f" after it failed: {reading.error}" if reading.error else ""
+        return Report(component, Level.WARN, f"starting{after}", values)
+    text = f"{reading.health}, {status.running_answers} answers running, {100 * busy:.0f} % busy"
+    if status.waiting_answers:
+        text += f", {status.waiting_answers} waiting for room"
     return Report(component, Level.OK, text, values)
 
 
@@ -189,6 +211,44 @@ def loading_engine_report(engine: str, progress: str) -> Report:
     return Report(f"engine {engine}", Level.OK, f"loading: {progress}", {"state": "loading"})
 
 
+def placement_report(status: PlacementStatus) -> Report:
+    """Warns of engines between which KV cannot be moved. One pair of engines is one value."""
+    paths = {path: status.paths.get(path, 0) for path in ("local", "import", "replay")}
+    values = {
+        **{f"questions by {path}": str(count) for path, count in paths.items()},
+        "handoffs": str(status.handoffs),
+        "failovers": str(status.failovers),
+        "imports": f"{status.full_imports} full, {status.delta_imports} delta",
+        "failed imports": str(status.failed_imports),
+        "exported": _mib(status.exported_bytes),
+        "imported": _mib(status.imported_bytes),
+        "replayed": f"{status.replayed_tokens} tokens",
+        "residency hits": _hits(status.residency),
+        "prefix hits": _hits(status.prefixes),
+        "snapshot hits": _hits(status.snapshots),
+        "resident versions": str(len(status.residents)),
+        "evicted trunks": str(status.evicted_trunks),
+        "snapshots": f"{status.snapshot_entries} of {status.max_snapshot_entries}",
+        "snapshot memory": f"{_mib(status.snapshot_bytes)} of {_mib(status.max_snapshot_bytes)}",
+        "snapshot evictions": str(status.snapshot_evictions),
+        "prefixes": f"{status.prefix_entries} of {status.max_prefix_entries}",
+    }
+    for probe in status.probes:
+        detail = f": {probe.detail}" if probe.detail else ""
+        values[f"{probe.source} -> {probe.destination}"] = f"{probe.outcome}{detail}"
+    apart = [
+        f"{probe.source} -> {probe.destination}"
+        for probe in status.probes
+        if probe.outcome == "incompatible"
+    ]
+    if apart:
+        text = f"KV cannot be moved {', '.join(apart)}: replay is used"
+        return Report("placement", Level.WARN, text, values)
+    text = ", ".join(f"{count} {path}" for path, count in paths.items())
+    return Report("placement", Level.OK, f"questions: {text}", values)
+
+
+# ------------------------------------------------------------------------- vision
 def encoder_report(status: VisionStatus) -> Report:
     test = status.self_test
     values = {
@@ -219,6 +279,14 @@ def caches_report(status: VisionStatus) -> Report:
         text = "pending frames and questions hold more embeddings than the cache may"
         return Report("caches", Level.WARN, text, values)
     return Report("caches", Level.OK, f"{cache.entries} embeddings, {rate:.0f} % hits", values)
+
+
+def _hits(counts: LookupCounts) -> str:
+    return f"{counts.hits} of {counts.hits + counts.misses}"
+
+
+def _moved(size: int, bytes_s: float) -> str:
+    return f"{_mib(size)} at {bytes_s / 2**20:.0f} MiB/s"
 
 
 def _mib(size: int) -> str:

@@ -18,7 +18,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from edge_vlm_ros.engines.errors import EngineError
-from edge_vlm_ros.runtime import Runtime, RuntimeConfig, RuntimeListener
+from edge_vlm_ros.runtime import NotActiveError, Runtime, RuntimeConfig, RuntimeListener
 from edge_vlm_ros.vision.errors import VisionError
 
 from .allocator import give_back
@@ -71,12 +71,14 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         self._loading = ""
         self._progress_logged_at = 0.0
         self._configure_error = ""
-        self._engine_failures: dict[str, str] = {}
         self._active_since: float | None = None
         self.callback_errors = 0
 
-        self.parameters = NodeParameters(self, configured=lambda: self.label != "unconfigured")
-        self.engine_name: str = self.parameters.get("engine.name")
+        self.parameters = NodeParameters(
+            self,
+            configured=lambda: self.label != "unconfigured",
+            on_ingest_engine=self._follow_ingest_engine,
+        )
         throttle = Throttle(period=lambda: self.parameters.get("log_throttle"))
         self.outputs = Publishers(self, throttle)
         self._ask_server = AskServer(
@@ -101,6 +103,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             inactive_text=self._inactive_text,
             topics=lambda: {camera.settings.stream: camera.topic for camera in self._cameras},
             engines=lambda: self._reporter.engine_messages("service"),
+            move_ingestion=self.move_ingestion,
         )
         self._time_jumps = self.get_clock().create_jump_callback(
             JumpThreshold(
@@ -124,6 +127,10 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         return self._cameras
 
     @property
+    def engine_names(self) -> tuple[str, ...]:
+        return self.parameters.engine_names()
+
+    @property
     def active_since(self) -> float | None:
         return self._active_since
 
@@ -135,9 +142,6 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             configure_error=self._configure_error,
             callback_errors=self.callback_errors,
         )
-
-    def engine_failure(self, engine: str) -> str:
-        return self._engine_failures.get(engine, "")
 
     def silent_timeout(self) -> float:
         return float(self.parameters.get("silent_camera_timeout"))
@@ -217,11 +221,10 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         streams = {
             name: self.parameters.stream_values(name) for name in self.parameters.stream_names()
         }
-        config = runtime_config(self.parameters.node_values(), streams)
-        self.engine_name = config.engine.name
-        self._engine_failures.clear()
+        engines = {name: self.parameters.engine_values(name) for name in self.engine_names}
+        config = runtime_config(self.parameters.node_values(), streams, engines)
         self._reporter.forget()
-        self.outputs.add_status(tuple(streams), (self.engine_name,))
+        self.outputs.add_status(tuple(streams), tuple(engines))
         self._on_progress("model profile read", 0.0)
         runtime = self._make_runtime(config, _Listener(self))
         # Before the models, whose loading takes long: a wrong topic is told at once.
@@ -230,6 +233,10 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             self._cameras.append(CameraSubscription(self, settings, runtime, self.outputs))
         runtime.load(self._on_progress)
         self._runtime = runtime
+        for stream in config.streams:
+            wanted = self.parameters.get(f"{stream.name}.ingest_engine")
+            if wanted != stream.ingest_engine:  # changed while the models were loaded
+                self._follow_ingest_engine(stream.name, wanted)
         self.get_logger().info(f"configured with model {config.profile.name}")
 
     def _deactivate(self) -> None:
@@ -317,21 +324,36 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         reason = f" ({self._configure_error})" if self._configure_error else ""
         return f"the node is {self.label}{reason}{hint}"
 
-    def note_engine_failure(self, engine: str, error: str) -> None:
-        self._engine_failures[engine] = error
-        self.get_logger().error(
-            f"engine {engine} failed: {error}. Deactivate, clean up and configure the node again"
-        )
+    # -------------------------------------------------------------------- ingestion
+    def move_ingestion(self, stream: str, engine: str) -> None:
+        """Let ``engine`` (empty: the first) compute the frames of ``stream``; the parameter
+        follows.
+
+        Raises UnknownStreamError, UnknownEngineError or NotActiveError.
+        """
+        runtime = self._runtime
+        if runtime is None:
+            raise NotActiveError(self._inactive_text())
+        runtime.move_ingestion(stream, engine or self.engine_names[0])
+        self.set_parameters([Parameter(f"{stream}.ingest_engine", value=engine)])
+
+    def _follow_ingest_engine(self, stream: str, engine: str) -> None:
+        """The parameter of a configured node was changed."""
+        runtime = self._runtime
+        if runtime is None:
+            return
+        try:
+            runtime.move_ingestion(stream, engine or self.engine_names[0])
+        except (KeyError, RuntimeError) as error:
+            self.get_logger().error(f"ingestion of stream {stream} was not moved: {error}")
 
 
 class _Listener(RuntimeListener):
-    """Passes on what the runtime tells, from the coordinator's thread."""
+    """Passes on what the runtime tells, from the coordinator's thread. What becomes of engines and
+    answers it logs itself."""
 
     def __init__(self, node: EdgeVlmNode) -> None:
         self._node = node
 
     def frame_dropped(self, stream: str, reason: str, text: str) -> None:
         self._node.outputs.reject_frame(stream, reason, text)
-
-    def engine_failed(self, engine: str, error: str) -> None:
-        self._node.note_engine_failure(engine, error)

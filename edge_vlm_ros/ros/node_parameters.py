@@ -11,27 +11,41 @@ from rclpy.exceptions import InvalidParameterTypeException, InvalidParameterValu
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
+from .parameter_checks import (
+    change_problem,
+    engine_of,
+    find_spec,
+    moved_parameter,
+    value_problem,
+)
 from .parameters import (
+    ENGINE_PARAMETERS,
     NODE_PARAMETERS,
     STREAM_PARAMETERS,
     Change,
     ParameterSpec,
-    change_problem,
-    find_spec,
-    value_problem,
 )
+
+_INGEST_ENGINE = ".ingest_engine"
 
 
 class NodeParameters:
     """Declares all parameters of ``node`` and refuses changes with a reason.
 
     A wrong value given at start does not stop the node: it is declared with its default and kept
-    in ``problems`` (name -> what is wrong) until a good value is set.
+    in ``problems`` (name -> what is wrong) until a good value is set. ``on_ingest_engine`` is
+    called with stream and engine when a stream's ingest_engine is changed while ``configured``.
     """
 
-    def __init__(self, node: Node, configured: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        configured: Callable[[], bool],
+        on_ingest_engine: Callable[[str, str], None],
+    ) -> None:
         self._node = node
         self._configured = configured
+        self._on_ingest_engine = on_ingest_engine
         self.problems: dict[str, str] = {}
         # rclpy has no public way to see which values were given at start.
         self._given: dict[str, Parameter] = node._parameter_overrides
@@ -39,7 +53,8 @@ class NodeParameters:
         node.add_post_set_parameters_callback(self._after_set)
         for spec in NODE_PARAMETERS:
             self._declare(spec.name, spec)
-        self._declare_streams()
+        self._declare_all("engines")
+        self._declare_all("streams")
 
     def get(self, name: str) -> Any:
         return self._node.get_parameter(name).value
@@ -47,36 +62,56 @@ class NodeParameters:
     def stream_names(self) -> tuple[str, ...]:
         return tuple(self.get("streams"))
 
+    def engine_names(self) -> tuple[str, ...]:
+        return tuple(self.get("engines"))
+
     def node_values(self) -> dict[str, Any]:
-        """All values that are not a stream's, by name."""
+        """All values that are not a stream's or an engine's, by name."""
         return {spec.name: self.get(spec.name) for spec in NODE_PARAMETERS}
 
     def stream_values(self, stream: str) -> dict[str, Any]:
         """The values of one stream, by the name after the stream's."""
         return {spec.name: self.get(f"{stream}.{spec.name}") for spec in STREAM_PARAMETERS}
 
+    def engine_values(self, engine: str) -> dict[str, Any]:
+        """The values of one engine, by the name after the engine's."""
+        return {spec.name: self.get(f"engine.{engine}.{spec.name}") for spec in ENGINE_PARAMETERS}
+
     def unused(self) -> list[str]:
         """Sentences about given parameters that nothing reads, with the likely right name."""
-        known = list(self._node._parameters)
-        sentences, streams = [], set()
+        sentences = []
+        strangers: set[tuple[str, str]] = set()
         for name in sorted(self._given):
             if self._node.has_parameter(name) or name.startswith("qos_overrides."):
                 continue
-            if find_spec(name) is not None:
-                streams.add(name.partition(".")[0])
-                continue
-            close = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            sentences.append(f"unknown parameter {name} is ignored{hint}")
-        names = ", ".join(self.stream_names())
-        return sentences + [
-            f"parameters of {stream} are not used: it is not one of the streams ({names})"
-            for stream in sorted(streams)
-        ]
+            if (sentence := moved_parameter(name, self.engine_names())) is not None:
+                sentences.append(sentence)
+            elif (engine := engine_of(name)) is not None and engine not in self.engine_names():
+                strangers.add(("engine", engine))
+            elif find_spec(name) is not None:
+                strangers.add(("stream", name.partition(".")[0]))
+            else:
+                sentences.append(f"unknown parameter {name} is ignored{self._hint(name)}")
+        return sentences + [self._of_stranger(kind, owner) for kind, owner in sorted(strangers)]
+
+    def _hint(self, name: str) -> str:
+        close = get_close_matches(name, list(self._node._parameters), n=1)
+        return f"; did you mean {close[0]}?" if close else ""
+
+    def _of_stranger(self, kind: str, owner: str) -> str:
+        names = self.engine_names() if kind == "engine" else self.stream_names()
+        close = get_close_matches(owner, names, n=1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return (
+            f"parameters of {kind} {owner} are not used: it is not one of the {kind}s "
+            f"({', '.join(names)}){hint}"
+        )
 
     def _declare(self, name: str, spec: ParameterSpec) -> None:
         given = self._given.get(name)
-        if given is not None and isinstance(spec.default, float) and type(given.value) is int:
+        if given is not None and given.value is None and spec.default == []:
+            del self._given[name]  # how an empty list in a file arrives
+        elif given is not None and isinstance(spec.default, float) and type(given.value) is int:
             # `max_fps: 5` in a file is an integer; everybody means 5.0.
             self._given[name] = Parameter(name, value=float(given.value))
         try:
@@ -90,10 +125,19 @@ class NodeParameters:
             restart = " Correct it and restart the node." if spec.change is Change.START else ""
             self.problems[name] = f"{reason}.{restart}"
 
-    def _declare_streams(self) -> None:
-        for stream in self.stream_names():
-            for spec in STREAM_PARAMETERS:
-                name = f"{stream}.{spec.name}"
+    def _declare_all(self, names: str) -> None:
+        """The parameters of all ``engines`` or ``streams`` that are not there yet."""
+        prefix, specs = (
+            ("engine.", ENGINE_PARAMETERS)
+            if names == "engines"
+            else (
+                "",
+                STREAM_PARAMETERS,
+            )
+        )
+        for owner in self.get(names):
+            for spec in specs:
+                name = f"{prefix}{owner}.{spec.name}"
                 if not self._node.has_parameter(name):
                     self._declare(name, spec)
 
@@ -102,17 +146,30 @@ class NodeParameters:
             # Declaring a parameter comes through here too: it is then not there yet.
             declared = self._node.has_parameter(parameter.name)
             problem = value_problem(parameter.name, parameter.value) or (
-                change_problem(parameter.name, self._configured()) if declared else None
+                self._change_problem(parameter) if declared else None
             )
             if problem is not None:
                 return SetParametersResult(successful=False, reason=problem)
         return SetParametersResult(successful=True)
 
+    def _change_problem(self, parameter: Parameter) -> str | None:
+        configured = self._configured()
+        if configured and parameter.name.endswith(_INGEST_ENGINE):
+            names = self.engine_names()
+            if parameter.value not in ("", *names):
+                there = ", ".join(names)
+                return f"{parameter.name}: no engine {parameter.value!r}; there are: {there}"
+        return change_problem(parameter.name, configured)
+
     def _after_set(self, parameters: list[Parameter]) -> None:
         for parameter in parameters:
             self.problems.pop(parameter.name, None)
-        if any(parameter.name == "streams" for parameter in parameters):
-            self._declare_streams()
+        for parameter in parameters:
+            if parameter.name in ("streams", "engines"):
+                self._declare_all(parameter.name)
+            elif parameter.name.endswith(_INGEST_ENGINE) and self._configured():
+                stream = parameter.name.removesuffix(_INGEST_ENGINE)
+                self._on_ingest_engine(stream, parameter.value)
 
 
 def _reason(error: Exception) -> str:

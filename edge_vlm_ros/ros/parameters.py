@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from enum import Enum
 
 from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
-Value = bool | int | float | str | list[str]
+Value = bool | int | float | str | list[str] | list[int]
 
 MAX_PENDING_QUESTIONS = 64
 """Upper end of questions.max_pending: the executor has a thread for each."""
 
-_STREAM_NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
-_RESERVED_NAMES = ("engine", "vision", "questions", "diagnostics", "qos_overrides")
 _INT_MAX = 2**31 - 1
 
 
@@ -28,7 +25,8 @@ class Change(Enum):
 
 @dataclass(frozen=True)
 class ParameterSpec:
-    """One parameter. ``range`` is (least, greatest) of a number, ``choices`` those of a text."""
+    """One parameter. ``range`` is (least, greatest) of a number or of each number of a list,
+    ``choices`` those of a text."""
 
     name: str
     default: Value
@@ -48,7 +46,11 @@ class ParameterSpec:
             description=self.description,
             additional_constraints=self.constraints,
             read_only=self.change is Change.START,
+            # rclpy takes an empty list for one of bytes; value_problem checks instead.
+            dynamic_typing=self.default == [],
         )
+        if isinstance(self.default, list):
+            return descriptor
         if self.range is not None and isinstance(self.default, float):
             low, high = self.range
             descriptor.floating_point_range = [
@@ -112,40 +114,52 @@ NODE_PARAMETERS: tuple[ParameterSpec, ...] = (
         Change.LIVE,
         range=(0.1, 60.0),
     ),
-    # -- language engine
-    ParameterSpec("engine.name", "cpu", "Name of the language engine, on topics too"),
     ParameterSpec(
-        "engine.n_threads",
-        0,
-        "Threads of the language engine. 0: all cores but one",
-        range=(0, 1024),
+        "questions.commit_order",
+        "completion",
+        "Order in which answers enter the history of their stream: as they end (completion), or as "
+        "they were asked (arrival): an answer to be committed then waits for earlier ones",
+        choices=("completion", "arrival"),
+    ),
+    # -- language engines
+    ParameterSpec("engines", ["cpu"], "Names of the language engines, each with parameters below"),
+    ParameterSpec(
+        "allow_remote",
+        False,
+        "Let engines use RPC servers on other computers. RPC has neither authentication nor "
+        "encryption: whoever reaches the port can read and change what the engine computes, and "
+        "run code on the server. Only for networks that you trust",
+    ),
+    # -- placement of KV
+    ParameterSpec(
+        "placement.snapshot_entries",
+        64,
+        "Exported ranges of KV kept in host memory at most",
+        range=(0, 1_000_000),
     ),
     ParameterSpec(
-        "engine.n_ctx",
-        0,
-        "KV cells (tokens of all histories and answers together). 0: what the streams need",
-        range=(0, _INT_MAX),
+        "placement.snapshot_bytes",
+        256 * 2**20,
+        "Bytes of exported KV kept in host memory at most",
+        range=(0, 2**40),
     ),
     ParameterSpec(
-        "engine.kv_type",
-        "q8_0",
-        "Number format of the KV cache",
-        choices=("q8_0", "f16", "bf16", "f32"),
+        "placement.prefix_entries",
+        4096,
+        "Prefixes of histories remembered to find equal ones at most",
+        range=(0, 1_000_000),
     ),
     ParameterSpec(
-        "engine.exact",
-        True,
-        "Keep every answer bit-equal to the same question asked alone",
-    ),
-    ParameterSpec("engine.max_parallel", 4, "Answers decoded at once", range=(1, 64)),
-    ParameterSpec(
-        "engine.chunk_tokens", 64, "Tokens of one prefill or ingest step", range=(1, 4096)
+        "placement.retry_s",
+        1.0,
+        "Seconds until a failed engine is started again; twice as long after each further failure",
+        range=(0.01, 3600.0),
     ),
     ParameterSpec(
-        "engine.ingest_share",
-        0.3,
-        "Part of the engine's time that ingesting frames gets while answers are running",
-        range=(0.01, 0.99),
+        "placement.max_retry_s",
+        60.0,
+        "Seconds between two starts of a failed engine at most",
+        range=(0.01, 86400.0),
     ),
     # -- vision
     ParameterSpec("vision.n_threads", 1, "Threads of the vision encoder", range=(1, 1024)),
@@ -189,6 +203,53 @@ NODE_PARAMETERS: tuple[ParameterSpec, ...] = (
         "Seconds before a warning of the same kind is logged again",
         Change.LIVE,
         range=(0.0, 3600.0),
+    ),
+)
+
+# Each engine NAME has these as engine.NAME.device, engine.NAME.n_threads, ...
+ENGINE_PARAMETERS: tuple[ParameterSpec, ...] = (
+    ParameterSpec(
+        "device",
+        "cpu",
+        "What computes: cpu, vulkan:N, cuda:N, rpc (a server process on this computer that the "
+        "node starts and watches), rpc:HOST:PORT, or any name that "
+        "`ros2 run edge_vlm_ros devices` lists",
+    ),
+    ParameterSpec(
+        "n_threads",
+        0,
+        "Threads. 0: one for each of `cpus`; without those, all cores but one",
+        range=(0, 1024),
+    ),
+    ParameterSpec(
+        "cpus", [], "Cores that the threads may run on, by number. Empty: all", range=(0, 4095)
+    ),
+    ParameterSpec(
+        "n_ctx",
+        0,
+        "KV cells (tokens of all histories and answers together). 0: what the streams need",
+        range=(0, _INT_MAX),
+    ),
+    ParameterSpec(
+        "kv_type",
+        "q8_0",
+        "Number format of the KV cache",
+        choices=("q8_0", "f16", "bf16", "f32"),
+    ),
+    ParameterSpec("exact", True, "Keep every answer bit-equal to the same question asked alone"),
+    ParameterSpec("max_parallel", 4, "Answers decoded at once", range=(1, 64)),
+    ParameterSpec("chunk_tokens", 64, "Tokens of one prefill or ingest step", range=(1, 4096)),
+    ParameterSpec(
+        "transfer_tokens",
+        256,
+        "Tokens of KV exported or imported in one step: answers running meanwhile wait that long",
+        range=(1, 65536),
+    ),
+    ParameterSpec(
+        "ingest_share",
+        0.3,
+        "Part of the engine's time that ingesting frames gets while answers are running",
+        range=(0.01, 0.99),
     ),
 )
 
@@ -251,6 +312,13 @@ STREAM_PARAMETERS: tuple[ParameterSpec, ...] = (
         range=(-1, 10_000),
     ),
     ParameterSpec(
+        "ingest_engine",
+        "",
+        "Engine that computes the frames. Empty: the first of `engines`. Changed while the node is "
+        "configured, ingestion moves there and questions go on meanwhile",
+        Change.LIVE,
+    ),
+    ParameterSpec(
         "qos.reliability",
         "best_effort",
         "QoS of the subscription: sensor data by default, which fits every camera",
@@ -264,55 +332,3 @@ STREAM_PARAMETERS: tuple[ParameterSpec, ...] = (
         choices=("volatile", "transient_local"),
     ),
 )
-
-_NODE_SPECS = {spec.name: spec for spec in NODE_PARAMETERS}
-_STREAM_SPECS = {spec.name: spec for spec in STREAM_PARAMETERS}
-
-
-def find_spec(name: str) -> ParameterSpec | None:
-    """The table's entry of a parameter name, those of streams included; None if there is none."""
-    if name in _NODE_SPECS:
-        return _NODE_SPECS[name]
-    _, dot, rest = name.partition(".")
-    return _STREAM_SPECS.get(rest) if dot else None
-
-
-def value_problem(name: str, value: object) -> str | None:
-    """What is wrong with a value beyond its type and range, or None."""
-    spec = find_spec(name)
-    if spec is None:
-        return None
-    if spec.choices and value not in spec.choices:
-        return f"{name} must be {spec.constraints.split(';')[0]}; not {value!r}"
-    if name == "streams" and isinstance(value, list | tuple):
-        return _stream_names_problem([str(item) for item in value])
-    if name == "engine.name" and not _STREAM_NAME.match(str(value)):
-        return f"engine.name must be lower-case letters, digits and _; not {value!r}"
-    return None
-
-
-def change_problem(name: str, configured: bool) -> str | None:
-    """Why a parameter cannot be changed in the node's state, or None."""
-    spec = find_spec(name)
-    if spec is None or not configured or spec.change is not Change.UNCONFIGURED:
-        return None
-    return (
-        f"{name} takes effect only when the node is configured: deactivate and clean up the node "
-        "first, set it, then configure again"
-    )
-
-
-def _stream_names_problem(names: list[str]) -> str | None:
-    if not names:
-        return "streams must name at least one stream"
-    if len(set(names)) != len(names):
-        return f"streams must be different names, not {names}"
-    for name in names:
-        if not _STREAM_NAME.match(name):
-            return (
-                f"stream name {name!r} cannot be part of a topic: use at most 64 lower-case "
-                "letters, digits and _, starting with a letter"
-            )
-        if name in _RESERVED_NAMES:
-            return f"stream name {name!r} is the prefix of other parameters: choose another"
-    return None

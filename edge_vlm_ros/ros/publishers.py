@@ -15,6 +15,7 @@ from edge_vlm_ros.msg import (
     AnswerToken,
     EngineStatus,
     Metrics,
+    PlacementStatus,
     Rejection,
     StreamStatus,
 )
@@ -44,10 +45,28 @@ STREAM_STATUS = Topic(
 ENGINE_STATUS = Topic(
     "~/engines/NAME/status", EngineStatus, 5, "State and counters of each engine, 1 Hz"
 )
-DIAGNOSTICS = Topic(
-    "/diagnostics", DiagnosticArray, 10, "Node, streams, engines, encoder and caches, 1 Hz"
+PLACEMENT = Topic(
+    "~/placement",
+    PlacementStatus,
+    5,
+    "Which engine holds what, how often state was reused, imported or replayed, limits, 1 Hz",
 )
-TOPICS = (TOKENS, ANSWERS, METRICS, REJECTIONS, STREAM_STATUS, ENGINE_STATUS, DIAGNOSTICS)
+DIAGNOSTICS = Topic(
+    "/diagnostics",
+    DiagnosticArray,
+    10,
+    "Node, streams, engines, placement, encoder and caches, 1 Hz",
+)
+TOPICS = (
+    TOKENS,
+    ANSWERS,
+    METRICS,
+    REJECTIONS,
+    STREAM_STATUS,
+    ENGINE_STATUS,
+    PLACEMENT,
+    DIAGNOSTICS,
+)
 
 
 class Publishers:
@@ -63,6 +82,7 @@ class Publishers:
         self.answers = self._create(ANSWERS)
         self.metrics = self._create(METRICS)
         self.rejections = self._create(REJECTIONS)
+        self.placement = self._create(PLACEMENT)
         self.diagnostics = self._create(DIAGNOSTICS)
         self.streams: dict[str, Publisher] = {}
         self.engines: dict[str, Publisher] = {}

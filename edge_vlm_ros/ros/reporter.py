@@ -13,11 +13,16 @@ from rclpy.callback_groups import MutuallyExclusiveCallbackGroup
 from rclpy.clock import Clock, ClockType
 from rclpy.node import Node
 
-from edge_vlm_ros.engines.protocol import EngineStatus
 from edge_vlm_ros.msg import EngineStatus as EngineStatusMessage
 from edge_vlm_ros.runtime import NotActiveError, Runtime
+from edge_vlm_ros.runtime.status import EngineReading
 
-from .convert import engine_status_message, loading_engine_message, stream_status_message
+from .convert import (
+    engine_status_message,
+    loading_engine_message,
+    placement_message,
+    stream_status_message,
+)
 from .diagnostics import (
     CameraState,
     FrameCounts,
@@ -29,6 +34,7 @@ from .diagnostics import (
     is_silent,
     loading_engine_report,
     node_report,
+    placement_report,
     stream_report,
     to_message,
 )
@@ -48,8 +54,8 @@ class Reported(Protocol):
     def cameras(self) -> Sequence[CameraSubscription]: ...
 
     @property
-    def engine_name(self) -> str:
-        """Of the configured engine, loaded or not."""
+    def engine_names(self) -> tuple[str, ...]:
+        """Of the configured engines, loaded or not."""
         ...
 
     @property
@@ -58,8 +64,6 @@ class Reported(Protocol):
         ...
 
     def state(self) -> NodeState: ...
-
-    def engine_failure(self, engine: str) -> str: ...
 
     def silent_timeout(self) -> float: ...
 
@@ -116,6 +120,9 @@ class Reporter:
             header = self._publishers.header()
             for stream, publisher in self._publishers.streams.copy().items():
                 publisher.publish(stream_status_message(runtime.stream_status(stream), header))
+            self._publishers.placement.publish(
+                placement_message(runtime.placement_status(), header)
+            )
         for message in self.engine_messages("status"):
             publisher = self._publishers.engines.get(message.engine)
             if publisher is not None:
@@ -129,11 +136,17 @@ class Reporter:
             state = self._reported.state()
             if not state.loading:
                 return []
-            return [loading_engine_message(self._reported.engine_name, state.model, header)]
+            return [
+                loading_engine_message(name, state.model, header)
+                for name in self._reported.engine_names
+            ]
         embeddings = runtime.vision_status().cache.bytes
+        snapshots = runtime.placement_status().snapshot_bytes
         return [
-            engine_status_message(status, header, self._busy_share(reader, status), embeddings)
-            for status in runtime.engine_status()
+            engine_status_message(
+                reading, header, self._busy_share(reader, reading), embeddings, snapshots
+            )
+            for reading in runtime.engine_status()
         ]
 
     # -------------------------------------------------------------------- diagnostics
@@ -150,20 +163,20 @@ class Reporter:
         if runtime is None:
             reports = [node_report(state, None)]
             if state.loading:
-                reports.append(loading_engine_report(self._reported.engine_name, state.loading))
+                reports += [
+                    loading_engine_report(name, state.loading)
+                    for name in self._reported.engine_names
+                ]
             return reports
         vision = runtime.vision_status()
         return [
             node_report(state, runtime.question_status()),
             *(self._stream_report(runtime, camera) for camera in self._reported.cameras),
             *(
-                engine_report(
-                    status,
-                    self._busy_share("diagnostics", status),
-                    self._reported.engine_failure(status.name),
-                )
-                for status in runtime.engine_status()
+                engine_report(reading, self._busy_share("diagnostics", reading))
+                for reading in runtime.engine_status()
             ),
+            placement_report(runtime.placement_status()),
             encoder_report(vision),
             caches_report(vision),
         ]
@@ -185,7 +198,8 @@ class Reporter:
         self._frames_before[stream] = FrameCounts.of(status)
         return stream_report(status, before, camera)
 
-    def _busy_share(self, reader: str, status: EngineStatus) -> float:
+    def _busy_share(self, reader: str, reading: EngineReading) -> float:
+        status = reading.status
         return self._busy.setdefault((reader, status.name), _Busy()).share(status.busy_s)
 
 

@@ -11,7 +11,15 @@ from rclpy.node import Node
 
 from edge_vlm_ros.msg import EngineStatus as EngineStatusMessage
 from edge_vlm_ros.runtime import Runtime
-from edge_vlm_ros.srv import CommitAnswer, DescribeStream, ListEngines, ListStreams, ResetStream
+from edge_vlm_ros.srv import (
+    CommitAnswer,
+    DescribeStream,
+    EvictState,
+    ListEngines,
+    ListStreams,
+    MoveIngestion,
+    ResetStream,
+)
 
 from .convert import stream_status_message, version_message
 from .publishers import Publishers
@@ -37,13 +45,28 @@ COMMIT_ANSWER = ServiceSpec(
     "~/commit_answer", CommitAnswer, "Append a finished answer and its question to its history"
 )
 LIST_ENGINES = ServiceSpec("~/list_engines", ListEngines, "Status of all engines")
-SERVICES = (LIST_STREAMS, DESCRIBE_STREAM, RESET_STREAM, COMMIT_ANSWER, LIST_ENGINES)
+MOVE_INGESTION = ServiceSpec(
+    "~/move_ingestion", MoveIngestion, "Let another engine compute the frames of a stream"
+)
+EVICT_STATE = ServiceSpec(
+    "~/evict_state", EvictState, "Give up the KV that an engine holds of a stream"
+)
+SERVICES = (
+    LIST_STREAMS,
+    DESCRIBE_STREAM,
+    RESET_STREAM,
+    COMMIT_ANSWER,
+    LIST_ENGINES,
+    MOVE_INGESTION,
+    EVICT_STATE,
+)
 
 
 class Services:
     """Serves the table above from the runtime, if there is one.
 
-    ``topics`` gives stream name -> camera topic, ``engines`` the engines' status.
+    ``topics`` gives stream name -> camera topic, ``engines`` the engines' status;
+    ``move_ingestion`` takes stream and engine and raises what is wrong with them.
     """
 
     def __init__(
@@ -54,6 +77,7 @@ class Services:
         inactive_text: Callable[[], str],
         topics: Callable[[], dict[str, str]],
         engines: Callable[[], list[EngineStatusMessage]],
+        move_ingestion: Callable[[str, str], None],
     ) -> None:
         self._node = node
         self._publishers = publishers
@@ -61,6 +85,7 @@ class Services:
         self._inactive_text = inactive_text
         self._topics = topics
         self._engines = engines
+        self._move = move_ingestion
         group = ReentrantCallbackGroup()
         handlers: dict[ServiceSpec, Callable[[Any, Any], Any]] = {
             LIST_STREAMS: self._list_streams,
@@ -68,6 +93,8 @@ class Services:
             RESET_STREAM: self._answering(self._reset_stream),
             COMMIT_ANSWER: self._answering(self._commit_answer),
             LIST_ENGINES: self._list_engines,
+            MOVE_INGESTION: self._answering(self._move_ingestion),
+            EVICT_STATE: self._answering(self._evict_state),
         }
         for spec, handler in handlers.items():
             node.create_service(spec.type, spec.name, handler, callback_group=group)
@@ -127,3 +154,20 @@ class Services:
     ) -> ListEngines.Response:
         response.engines = self._engines()
         return response
+
+    def _move_ingestion(
+        self, runtime: Runtime, request: MoveIngestion.Request, response: MoveIngestion.Response
+    ) -> None:
+        self._move(request.stream, request.engine)
+        engine = runtime.stream_status(request.stream).ingest_engine
+        response.message = f"frames of stream {request.stream} are computed by engine {engine}"
+
+    def _evict_state(
+        self, runtime: Runtime, request: EvictState.Request, response: EvictState.Response
+    ) -> None:
+        if not runtime.evict(request.stream, request.engine):
+            raise ValueError(
+                f"nothing given up: engine {request.engine} holds no state of stream "
+                f"{request.stream} that is free to go"
+            )
+        response.message = f"engine {request.engine} has given up stream {request.stream}"

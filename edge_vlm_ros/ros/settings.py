@@ -13,6 +13,7 @@ from edge_vlm_ros.model_profile import load_profile
 from edge_vlm_ros.runtime.config import (
     ConfigError,
     HistoryConfig,
+    PlacementConfig,
     QuestionLimits,
     RuntimeConfig,
     StreamConfig,
@@ -63,24 +64,33 @@ def camera_settings(stream: str, values: Values) -> CameraSettings:
     )
 
 
-def runtime_config(node: Values, streams: Mapping[str, Values]) -> RuntimeConfig:
-    """The runtime's configuration from the node's parameters and those of each stream.
+def runtime_config(
+    node: Values, streams: Mapping[str, Values], engines: Mapping[str, Values]
+) -> RuntimeConfig:
+    """The runtime's configuration from the node's parameters and those of each stream and engine.
 
     Reads the model profile. Raises FileNotFoundError, ProfileError and ConfigError with texts
     that say which setting to change.
     """
-    profile = load_profile(find_model_profile(node["model_profile"]))
-    try:
-        engine = EngineConfig(**_prefixed(node, "engine."))
-    except ValueError as error:
-        raise ConfigError(str(error)) from error
     return RuntimeConfig(
-        profile=profile,
+        profile=load_profile(find_model_profile(node["model_profile"])),
         streams=tuple(stream_config(name, values) for name, values in streams.items()),
-        engine=engine,
+        engines=tuple(
+            engine_config(name, values, node["allow_remote"]) for name, values in engines.items()
+        ),
         questions=QuestionLimits(**_prefixed(node, "questions.")),
         vision=VisionConfig(**_prefixed(node, "vision.")),
+        placement=PlacementConfig(**_prefixed(node, "placement.")),
     )
+
+
+def engine_config(engine: str, values: Values, allow_remote: bool) -> EngineConfig:
+    """One engine's configuration. Raises ConfigError."""
+    settings = {**values, "cpus": tuple(values["cpus"])}
+    try:
+        return EngineConfig(name=engine, allow_remote=allow_remote, **settings)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def stream_config(stream: str, values: Values) -> StreamConfig:
@@ -98,6 +108,7 @@ def stream_config(stream: str, values: Values) -> StreamConfig:
         change_threshold=values["change_threshold"],
         max_pending_frames=values["max_pending_frames"],
         pending_policy=values["pending_policy"],
+        ingest_engine=values["ingest_engine"],
     )
 
 

@@ -21,6 +21,7 @@ from .answer import (
 from .config import (
     ConfigError,
     HistoryConfig,
+    PlacementConfig,
     QuestionLimits,
     RuntimeConfig,
     StreamConfig,
@@ -28,7 +29,7 @@ from .config import (
 )
 from .finished_answers import CommitError
 from .listener import RuntimeListener
-from .runtime import NotActiveError, Runtime, UnknownStreamError
+from .runtime import NotActiveError, Runtime, UnknownEngineError, UnknownStreamError
 
 __all__ = [
     "Answer",
@@ -46,6 +47,7 @@ __all__ = [
     "NewestPublished",
     "NewestRegistered",
     "NotActiveError",
+    "PlacementConfig",
     "QuestionLimits",
     "QuestionRejected",
     "Runtime",
@@ -54,6 +56,7 @@ __all__ = [
     "SamplingParameters",
     "Stamp",
     "StreamConfig",
+    "UnknownEngineError",
     "UnknownStreamError",
     "VersionBinding",
     "VisionConfig",

@@ -8,6 +8,7 @@ from edge_vlm_ros.history import VersionBinding
 
 from .answer import AskOptions, QuestionRejected
 from .config import QuestionLimits
+from .path import Path
 from .prompt import PromptTemplate
 
 MAX_STOP_STRINGS = 16
@@ -21,11 +22,13 @@ class Admission:
         self,
         limits: QuestionLimits,
         streams: Collection[str],
+        engines: Collection[str],
         prompt: PromptTemplate,
         tokenize: Callable[[str], tuple[int, ...]],
     ) -> None:
         self.limits = limits
         self._streams = streams
+        self._engines = engines
         self._prompt = prompt
         self._tokenize = tokenize
 
@@ -77,6 +80,26 @@ class Admission:
                 "bad_binding",
                 f"version {options.binding.n} holds nothing that could be asked about: versions "
                 "start with 1",
+            )
+
+        self._check_placement(options)
+
+    def _check_placement(self, options: AskOptions) -> None:
+        for name in (options.engine, options.prefill_engine):
+            if name and name not in self._engines:
+                known = ", ".join(self._engines)
+                raise QuestionRejected("unknown_engine", f"no engine {name!r}; there are: {known}")
+        if options.prefill_engine and not options.engine:
+            raise QuestionRejected(
+                "bad_options",
+                f"prefill_engine is {options.prefill_engine!r}, but engine, which is to decode the "
+                "answer, is not given: name both",
+            )
+        paths = [path.value for path in Path]
+        if options.path not in paths:
+            raise QuestionRejected(
+                "bad_options",
+                f"path is {options.path!r}; it must be empty or one of: {', '.join(paths[1:])}",
             )
 
     def _too_long(self, size: str) -> QuestionRejected:

@@ -36,6 +36,12 @@ class AskOptions:
 
     ``max_tokens`` 0 takes the runtime's default; ``deadline_s`` counts from arrival in seconds,
     0 means none; ``commit`` appends question and answer to the history afterwards.
+
+    ``engine`` decodes the answer and ``prefill_engine`` computes the question; when they differ the
+    answer is handed over after its first token. Empty names leave the choice to the runtime, which
+    takes an engine that holds the history, or the one that ingests it. ``path`` forces how the
+    engine gets the history: ``local`` (it must be the one that holds or ingests it), ``import`` or
+    ``replay``; empty takes the first of these that is possible.
     """
 
     binding: Binding = field(default_factory=NewestRegistered)
@@ -44,6 +50,9 @@ class AskOptions:
     stop: tuple[str, ...] = ()
     deadline_s: float = 0.0
     commit: bool = False
+    engine: str = ""
+    prefill_engine: str = ""
+    path: str = ""
 
 
 @dataclass(frozen=True)
@@ -67,6 +76,8 @@ class AnswerMetrics:
     """
 
     engine: str
+    prefill_engine: str
+    path: str
     ttft_ms: float
     total_ms: float
     context_wait_ms: float
@@ -78,6 +89,12 @@ class AnswerMetrics:
     generated_tokens: int
     history_tokens: int
     history_frames: int
+    reused_tokens: int
+    imported_tokens: int
+    replayed_tokens: int
+    moved_bytes: int
+    state_ms: float
+    failovers: int
     running_answers: int
     embedding_cache_hits: int
     embedding_cache_misses: int

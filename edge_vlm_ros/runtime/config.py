@@ -10,6 +10,7 @@ from edge_vlm_ros.model_profile import ModelProfile
 
 PendingPolicy = Literal["latest", "reject"]
 FullPolicy = Literal["drop_oldest", "reject"]
+CommitOrder = Literal["arrival", "completion"]
 
 
 class ConfigError(ValueError):
@@ -38,7 +39,8 @@ class StreamConfig:
     ``max_fps`` 0 and ``change_threshold`` 0 switch those gates off. At most
     ``max_pending_frames`` frames are registered and not yet published. With the policy ``latest``
     the newest frame beyond that stands by until there is room or a question needs it, in the place
-    of an older one; with ``reject`` it is refused.
+    of an older one; with ``reject`` it is refused. ``ingest_engine`` computes the frames; empty
+    takes the first engine.
     """
 
     name: str
@@ -47,6 +49,7 @@ class StreamConfig:
     change_threshold: float = 0.0
     max_pending_frames: int = 4
     pending_policy: PendingPolicy = "latest"
+    ingest_engine: str = ""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -76,6 +79,9 @@ class QuestionLimits:
     """Length of an answer when the question does not say."""
     max_answer_tokens: int = 256
     """What a question may ask for at most."""
+    commit_order: CommitOrder = "completion"
+    """In which order answers of a stream enter its history. With ``arrival`` the result of an
+    answer that is to be committed waits for those of the questions asked before it."""
 
     def __post_init__(self) -> None:
         if min(self.max_pending, self.max_question_tokens, self.default_max_tokens) < 1:
@@ -85,6 +91,8 @@ class QuestionLimits:
                 f"default_max_tokens ({self.default_max_tokens}) is above max_answer_tokens "
                 f"({self.max_answer_tokens})"
             )
+        if self.commit_order not in ("arrival", "completion"):
+            raise ConfigError("commit_order must be arrival or completion")
 
 
 @dataclass(frozen=True)
@@ -104,16 +112,59 @@ class VisionConfig:
 
 
 @dataclass(frozen=True)
+class PlacementConfig:
+    """Where KV is kept besides the engines, and how engines that fail come back.
+
+    ``snapshot_entries`` and ``snapshot_bytes`` bound the exported KV kept in host memory;
+    ``prefix_entries`` bounds the index of prefixes that engines hold. A failed engine is started
+    again after ``retry_s`` seconds, then after twice as long each time, up to ``max_retry_s``.
+    """
+
+    snapshot_entries: int = 64
+    snapshot_bytes: int = 256 * 2**20
+    prefix_entries: int = 4096
+    retry_s: float = 1.0
+    max_retry_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if min(self.snapshot_entries, self.snapshot_bytes, self.prefix_entries) < 0:
+            raise ConfigError(
+                f"placement: snapshot_entries ({self.snapshot_entries}), snapshot_bytes "
+                f"({self.snapshot_bytes}) and prefix_entries ({self.prefix_entries}) must be at "
+                "least 0"
+            )
+        if not 0.0 < self.retry_s <= self.max_retry_s:
+            raise ConfigError(
+                f"placement: retry_s ({self.retry_s}) must be above 0 and at most max_retry_s "
+                f"({self.max_retry_s})"
+            )
+
+
+@dataclass(frozen=True)
 class RuntimeConfig:
-    """A model, the streams it watches, the engine that answers and the bounds of it all."""
+    """A model, the streams it watches, the engines that answer and the bounds of it all."""
 
     profile: ModelProfile
     streams: tuple[StreamConfig, ...]
-    engine: EngineConfig = field(default_factory=EngineConfig)
+    engines: tuple[EngineConfig, ...] = (EngineConfig(),)
     questions: QuestionLimits = field(default_factory=QuestionLimits)
     vision: VisionConfig = field(default_factory=VisionConfig)
+    placement: PlacementConfig = field(default_factory=PlacementConfig)
 
     def __post_init__(self) -> None:
         names = [stream.name for stream in self.streams]
         if not names or len(set(names)) != len(names):
             raise ConfigError(f"streams need distinct names and there must be one: {names}")
+        engines = [engine.name for engine in self.engines]
+        if not engines or len(set(engines)) != len(engines):
+            raise ConfigError(f"engines need distinct names and there must be one: {engines}")
+        for stream in self.streams:
+            if stream.ingest_engine and stream.ingest_engine not in engines:
+                raise ConfigError(
+                    f"stream {stream.name!r}: no engine {stream.ingest_engine!r} to ingest it; "
+                    f"there are: {', '.join(engines)}"
+                )
+
+    def ingest_engine(self, stream: StreamConfig) -> str:
+        """The name of the engine that computes the frames of ``stream``."""
+        return stream.ingest_engine or self.engines[0].name

@@ -11,35 +11,41 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Any
 
 from edge_vlm_ros.engines.protocol import (
     AnswerFinished,
+    AnswerHandedOff,
     AppendFailed,
-    EndAnswer,
     EngineFailed,
+    Event,
+    ExportFailed,
     FinishReason,
-    LanguageEngine,
+    Origin,
     PrefillStarted,
+    RangeExported,
     TokensGenerated,
-    TrunkId,
     VersionComputed,
 )
-from edge_vlm_ros.history import BindingError, HistoryFull, NewestRegistered, Version, VersionState
+from edge_vlm_ros.history import BindingError, NewestRegistered, Version
+from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from edge_vlm_ros.vision.events import FrameEncoded, FrameFailed
 
 from .admission import Admission
-from .answer import Answer, AnswerResult, AnswerState, AskOptions, QuestionRejected
+from .answer import Answer, AnswerResult, AskOptions, QuestionRejected
+from .answering import Answering
+from .committing import Committing
 from .config import QuestionLimits
-from .finished_answers import COMPLETE, CommitError, FinishedAnswers
+from .engine_slots import EngineSaid, EngineSlots, EngineStarted
 from .listener import RuntimeListener
 from .messages import Call, CancelRequested, FrameArrived, InvalidFrame, Stop
+from .path import Path
 from .prompt import PromptTemplate
-from .question import Question, context_used, seconds_to_deadline
+from .question import Question, seconds_to_deadline
 from .status import QuestionStatus
-from .stream import Drop, StreamState
+from .stream import MAX_APPEND_ATTEMPTS, Drop, StreamState
+from .trunks import Trunks
 
 _logger = logging.getLogger(__name__)
 
@@ -51,7 +57,8 @@ class Coordinator:
         self,
         inbox: queue.SimpleQueue[object],
         streams: Iterable[StreamState],
-        engine: LanguageEngine,
+        slots: EngineSlots,
+        trunks: Trunks,
         cache: EmbeddingCache,
         prompt: PromptTemplate,
         tokenize: Callable[[str], tuple[int, ...]],
@@ -60,18 +67,20 @@ class Coordinator:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.inbox = inbox
-        self.streams = {stream.config.name: stream for stream in streams}
+        self.streams = {stream.name: stream for stream in streams}
         self.active = False
-        self._engine = engine
-        self._engine_error = ""
+        self.slots = slots
+        self.trunks = trunks
         self._cache = cache
-        self._prompt = prompt
-        self._tokenize = tokenize
-        self._admission = Admission(limits, self.streams, prompt, tokenize)
+        self._admission = Admission(limits, self.streams, slots.names, prompt, tokenize)
         self._listener = listener
         self._clock = clock
-        self._questions: dict[int, Question] = {}
-        self._finished = FinishedAnswers()
+        self.answering = Answering(
+            self.streams, slots, trunks, clock, self._update, self._ended, self._moved
+        )
+        self.committing = Committing(
+            self.streams, prompt, tokenize, limits.commit_order, self._deliver
+        )
         self._next_answer_id = 1
         self._accepted = 0
         self._rejections: Counter[str] = Counter()
@@ -80,53 +89,78 @@ class Coordinator:
     # ---------------------------------------------------------------- loop
     def run(self) -> None:
         """Handle messages until Stop; no accepted question is left without an end then."""
-        for stream in self.streams.values():
-            stream.ingest()
+        self._ingest_all()
         while True:
             try:
-                patience = seconds_to_deadline(self._questions.values(), self._clock())
-                message = self.inbox.get(timeout=patience)
+                message = self.inbox.get(timeout=self._patience())
             except queue.Empty:
                 message = None
             if isinstance(message, Stop):
-                self._end_without_engine(FinishReason.CANCELLED, "the runtime was closed")
+                self.answering.end_all_here(FinishReason.CANCELLED, "the runtime was closed")
                 return
             try:
                 self._handle(message)
                 self._end_overdue()
+                self.slots.retry_due(self._clock())
+                if self.trunks.take_retry():
+                    self._ingest_all()
+                    self.answering.advance()
             except Exception:  # one bad message must not end the node
                 _logger.exception("the coordinator failed on %s", type(message).__name__)
+
+    def _patience(self) -> float | None:
+        now = self._clock()
+        times = (
+            seconds_to_deadline(self.answering.questions.values(), now),
+            self.slots.seconds_to_retry(now),
+        )
+        return min((seconds for seconds in times if seconds is not None), default=None)
 
     def _handle(self, message: object) -> None:
         match message:
             case None:
                 pass
-            case TokensGenerated():
-                self._tokens(message)
+            case EngineSaid():
+                if self.slots.is_current(message):
+                    self._engine_said(message.engine, message.event)
             case FrameArrived():
                 self._frame(message)
             case FrameEncoded():
                 self._settle(message.stream, lambda stream: stream.complete(message))
             case FrameFailed():
                 self._frame_failed(message)
-            case VersionComputed():
-                self._version_computed(message)
-            case AppendFailed():
-                self._append_failed(message)
-            case PrefillStarted(answer_id):
-                self._prefill_started(answer_id)
-            case AnswerFinished():
-                self._answer_finished(message)
             case CancelRequested(answer_id):
-                self._end(answer_id, FinishReason.CANCELLED)
+                self.answering.end(answer_id, FinishReason.CANCELLED)
             case Call():
                 self._call(message)
             case InvalidFrame(stream):
                 self.streams[stream].note_invalid(self._clock())
-            case EngineFailed():
-                self._engine_failed(message)
+            case EngineStarted():
+                self._engine_started(message)
             case _:
                 raise TypeError(f"not a message for the coordinator: {message!r}")
+
+    def _engine_said(self, engine: str, event: Event) -> None:
+        match event:
+            case TokensGenerated():
+                self.answering.tokens(engine, event)
+            case VersionComputed():
+                self._version_computed(engine, event)
+            case AppendFailed():
+                self._append_failed(engine, event)
+            case RangeExported():
+                self._go_on(self.trunks.exported(event))
+            case ExportFailed():
+                self._go_on(self.trunks.export_failed(event))
+            case PrefillStarted(answer_id):
+                self.answering.prefill_started(engine, answer_id)
+            case AnswerHandedOff():
+                self.answering.handed_off(engine, event)
+            case AnswerFinished():
+                self.slots.worked(engine)
+                self.answering.finished(engine, event)
+            case EngineFailed():
+                self._engine_failed(event)
 
     def _call(self, call: Call) -> None:
         try:
@@ -139,8 +173,8 @@ class Coordinator:
         if not self.active:
             return
         stream = self.streams[frame.stream]
-        if self._engine_error:
-            drops = stream.refuse(frame, "engine_failed", self._engine_error)
+        if not self.slots.ready:
+            drops = stream.refuse(frame, "engine_failed", self._no_engine())
             self._tell_drops(frame.stream, drops)
             return
         self._tell_drops(frame.stream, stream.receive(frame))
@@ -163,27 +197,69 @@ class Coordinator:
         stream = self.streams[name]
         change(stream)
         self._advance(stream)
-        self._start_ready(stream)
+        self.answering.advance(name)
 
-    def _version_computed(self, event: VersionComputed) -> None:
+    # ---------------------------------------------------------------- engines
+    def _version_computed(self, engine: str, event: VersionComputed) -> None:
+        self.slots.worked(engine)
+        record = self.trunks.computed(engine, event)
+        if record is None:
+            return
         stream = self.streams[event.trunk.stream]
-        version = stream.computed(event)
-        self._start_ready(stream)
+        version = stream.computed(record, event)
+        self.answering.advance(stream.name)
         self._advance(stream)
         if version is not None:
             self._tell(self._listener.version_published, version)
 
-    def _append_failed(self, event: AppendFailed) -> None:
-        stream = self.streams[event.trunk.stream]
-        if not stream.append_failed(event):
-            _logger.error("stream %s cannot be ingested: %s", event.trunk.stream, event.error)
-            for question in list(self._questions.values()):
-                waits = question.state is AnswerState.WAITING_CONTEXT
-                trunk = TrunkId(question.version.stream, question.version.epoch)
-                if waits and trunk == event.trunk:
-                    self._finish_unstarted(question, FinishReason.ERROR, event.error)
+    def _append_failed(self, engine: str, event: AppendFailed) -> None:
+        record = self.trunks.append_failed(engine, event)
+        if record is None:
             return
-        stream.ingest()
+        if event.origin is Origin.COMPUTED and record.attempts >= MAX_APPEND_ATTEMPTS:
+            text = f"the history of stream {event.trunk.stream} cannot be computed: {event.error}"
+            _logger.error("engine %s: %s", engine, text)
+            self.answering.trunk_failed(record, text)
+            return
+        self._go_on(record)
+
+    def _go_on(self, record: TrunkRecord | None) -> None:
+        """A trunk can be taken further."""
+        if record is not None:
+            self.streams[record.trunk.stream].ingest()
+            self.answering.advance(record.trunk.stream)
+
+    def _engine_failed(self, event: EngineFailed) -> None:
+        text = f"engine {event.engine} failed: {event.error}"
+        _logger.error(text)
+        self.slots.failed(event.engine, event.error, self._clock())
+        self.trunks.engine_lost(event.engine)
+        self._tell(self._listener.engine_failed, event.engine, event.error)
+        self.answering.engine_lost(event.engine, text)
+        self._ingest_all()
+        self.answering.advance()  # what was to be imported from it comes another way
+
+    def _engine_started(self, message: EngineStarted) -> None:
+        if self.slots.started(message, self._clock()):
+            _logger.info("engine %s works again", message.name)
+            self._tell(self._listener.engine_recovered, message.name)
+            self._ingest_all()
+            self.answering.advance()
+        else:
+            _logger.error("engine %s cannot be started again: %s", message.name, message.error)
+
+    def _ingest_all(self) -> None:
+        for stream in self.streams.values():
+            self._advance(stream)
+
+    def _no_engine(self) -> str:
+        return "; ".join(f"engine {slot.config.name} failed: {slot.error}" for slot in self.slots)
+
+    def move_ingestion(self, stream: str, engine: str) -> None:
+        """Have another engine compute the frames of a stream from now on."""
+        state = self.streams[stream]
+        state.preferred_engine = engine
+        self._advance(state)
 
     # ---------------------------------------------------------------- questions
     def ask(self, stream: str, text: str, options: AskOptions, arrived: float) -> Answer:
@@ -200,11 +276,10 @@ class Coordinator:
     def _accept(self, name: str, text: str, options: AskOptions, arrived: float) -> Answer:
         if not self.active:
             raise QuestionRejected("inactive", "the node is not active: activate it first")
-        if self._engine_error:
-            raise QuestionRejected(
-                "engine_failed", f"{self._engine_error}: clean up and configure the node again"
-            )
-        prompt = self._admission.admit(name, text, options, len(self._questions))
+        if not self.slots.ready:
+            raise QuestionRejected("engine_failed", self._no_engine())
+        pending = len(self.answering.questions)
+        prompt = self._admission.admit(name, text, options, pending)
         stream = self.streams[name]
         if isinstance(options.binding, NewestRegistered):
             self._tell_drops(name, stream.admit_standby(for_question=True))
@@ -212,13 +287,12 @@ class Coordinator:
             version = stream.history.bind(options.binding)
         except BindingError as error:
             raise QuestionRejected("bad_binding", str(error)) from error
-        if stream.is_empty(version):
+        try:
+            self._check_version(stream, version, options)
+        except QuestionRejected:
+            stream.history.unwant(version)
             stream.history.release(version)
-            raise QuestionRejected(
-                "no_frames",
-                f"stream {name!r} holds no frame to answer from: is its camera running, and do its "
-                "images arrive?",
-            )
+            raise
         answer = Answer(self._next_answer_id, name, text, self._cancel)
         self._next_answer_id += 1
         self._accepted += 1
@@ -229,123 +303,56 @@ class Coordinator:
             max_tokens=options.max_tokens or self._admission.limits.default_max_tokens,
             version=version,
             arrived=arrived,
-            engine=self._engine.name,
+            path=Path(options.path),
         )
-        self._questions[answer.answer_id] = question
-        self._update(question)
+        self.committing.accepted(question)
+        self.answering.accept(question)
         stream.ingest()
-        self._start_ready(stream)
+        self.answering.advance(name)
         return answer
+
+    def _check_version(self, stream: StreamState, version: Version, options: AskOptions) -> None:
+        if stream.is_empty(version):
+            raise QuestionRejected(
+                "no_frames",
+                f"stream {stream.name!r} holds no frame to answer from: is its camera running, and "
+                "do its images arrive?",
+            )
+        engine = options.prefill_engine or options.engine
+        elsewhere = engine not in ("", stream.ingest_engine)
+        if Path(options.path) is Path.LOCAL and elsewhere:
+            if self.trunks.holder(engine, stream.name, version.epoch, version.n) is None:
+                raise QuestionRejected(
+                    "path_impossible",
+                    f"engine {engine!r} does not hold what stream {stream.name!r} shows, and does "
+                    "not ingest it: leave the path open, or use import or replay",
+                )
 
     def _cancel(self, answer_id: int) -> None:
         self.inbox.put(CancelRequested(answer_id))
 
-    def _start_ready(self, stream: StreamState) -> None:
-        for question in list(self._questions.values()):
-            if question.state is not AnswerState.WAITING_CONTEXT:
-                continue
-            version = question.version
-            if version.stream != stream.config.name:
-                continue
-            if stream.history.state(version) is VersionState.PUBLISHED:
-                epoch = stream.history.epoch(version.epoch)
-                self._engine.submit(question.start(epoch, self._clock()))
-                # The fork precedes any later command, so the trunk may go now.
-                stream.history.release(version)
-                self._update(question)
-
-    def _prefill_started(self, answer_id: int) -> None:
-        question = self._questions.get(answer_id)
-        if question is not None:
-            question.prefill_started = self._clock()
-            question.state = AnswerState.PREFILL
-            self._update(question)
-
-    def _tokens(self, event: TokensGenerated) -> None:
-        question = self._questions.get(event.answer_id)
-        if question is None:
-            return
-        question.generated_tokens = event.generated_tokens
-        if question.first_token is None:
-            question.first_token = self._clock()
-            question.state = AnswerState.DECODING
-            self._update(question, event.delta)
-        elif event.delta:
-            self._update(question, event.delta)
-
-    def _answer_finished(self, event: AnswerFinished) -> None:
-        question = self._questions.get(event.answer_id)
-        if question is None:
-            return
-        if event.tail:
-            self._update(question, event.tail)
-        self._finish(question, event)
-
-    def _end(self, answer_id: int, reason: FinishReason) -> None:
-        question = self._questions.get(answer_id)
-        if question is None:
-            return
-        if question.state is AnswerState.WAITING_CONTEXT:
-            self._finish_unstarted(question, reason)
-        else:
-            self._engine.submit(EndAnswer(answer_id, reason))
-
-    def _finish_unstarted(self, question: Question, reason: FinishReason, error: str = "") -> None:
-        """End a question that no engine knows of yet."""
-        stream = self.streams[question.version.stream]
-        epoch = stream.history.epoch(question.version.epoch)
-        question.context = context_used(question.version, epoch)
-        stream.history.release(question.version)
-        answer_id = question.answer.answer_id
-        self._finish(question, AnswerFinished(answer_id, reason, "", (), error, 0))
-        stream.ingest()
-
-    def _finish(self, question: Question, event: AnswerFinished) -> None:
-        now = self._clock()
-        question.state = AnswerState.FINISHED
-        metrics = question.metrics(now, event.running_answers, self._cache.stats())
+    def _ended(self, question: Question, event: AnswerFinished) -> None:
+        metrics = question.metrics(self._clock(), event.running_answers, self._cache.stats())
         assert question.context is not None
         result = question.result(event, question.context, metrics)
-        del self._questions[event.answer_id]
-        self._finished.add(question.prompt, result)
-        if question.options.commit and event.reason in COMPLETE:
-            result = self._commit_on_finish(result)
-        self._tell(self._listener.answer_finished, question.answer, result)
-        question.answer.put(result)
-        if not self._questions:
+        self.committing.ended(question, result)
+        if not self.answering.questions:
             waiting, self._on_idle = self._on_idle, []
             for done in waiting:
                 done()
+
+    def _deliver(self, question: Question, result: AnswerResult) -> None:
+        self._tell(self._listener.answer_finished, question.answer, result)
+        question.answer.put(result)
 
     def _update(self, question: Question, delta: str = "") -> None:
         update = question.update(delta)
         question.answer.put(update)
         self._tell(self._listener.answer_updated, question.answer, update)
 
-    # ---------------------------------------------------------------- commit
-    def commit(self, answer_id: int) -> Version:
-        """Append a finished answer to its history. Raises CommitError or HistoryFull."""
-        prompt, result = self._finished.to_commit(answer_id)
-        ids = result.token_ids
-        if result.finish_reason is FinishReason.STOP_STRING:
-            ids = self._tokenize(result.text)  # without the stop string
-        stream = self.streams[result.stream]
-        if result.context.version.epoch < stream.first_epoch:
-            raise CommitError(
-                f"answer {answer_id} is about what stream {result.stream!r} saw before its reset"
-            )
-        tokens = self._prompt.turn(prompt, ids)
-        version = stream.history.append_turn(tokens, f"{result.question} -> {result.text}")
-        self._finished.mark_committed(answer_id)
-        stream.ingest()
-        return version
-
-    def _commit_on_finish(self, result: AnswerResult) -> AnswerResult:
-        try:
-            self.commit(result.answer_id)
-        except (CommitError, HistoryFull) as error:
-            return replace(result, error=f"the answer was not committed: {error}")
-        return replace(result, committed=True)
+    def _moved(self, question: Question, why: str) -> None:
+        _logger.warning("answer %d goes on on %s: %s", question.answer_id, question.engine, why)
+        self._tell(self._listener.answer_moved, question.answer, question.engine, why)
 
     # ---------------------------------------------------------------- ends
     def end_all(self, done: Callable[[], None]) -> None:
@@ -353,41 +360,27 @@ class Coordinator:
         self.active = False
         for stream in self.streams.values():
             stream.forget_standby()
-        if not self._questions:
+        if not self.answering.questions:
             done()
             return
         self._on_idle.append(done)
-        for answer_id in list(self._questions):
-            self._end(answer_id, FinishReason.CANCELLED)
-
-    def _engine_failed(self, event: EngineFailed) -> None:
-        self._engine_error = f"engine {event.engine} failed: {event.error}"
-        _logger.error(self._engine_error)
-        self._end_without_engine(FinishReason.ERROR, self._engine_error)
-        self._tell(self._listener.engine_failed, event.engine, event.error)
-
-    def _end_without_engine(self, reason: FinishReason, error: str) -> None:
-        for answer_id, question in list(self._questions.items()):
-            if question.state is AnswerState.WAITING_CONTEXT:
-                self._finish_unstarted(question, reason, error)
-            else:
-                self._finish(question, AnswerFinished(answer_id, reason, "", (), error, 0))
+        for answer_id in list(self.answering.questions):
+            self.answering.end(answer_id, FinishReason.CANCELLED)
 
     def _end_overdue(self) -> None:
-        for answer_id, question in list(self._questions.items()):
-            if question.deadline is not None and question.deadline <= self._clock():
-                # Asked once: the engine ends the answer at its next step.
-                question.options = replace(question.options, deadline_s=0.0)
-                self._end(answer_id, FinishReason.DEADLINE)
+        now = self._clock()
+        for answer_id, question in list(self.answering.questions.items()):
+            if question.deadline is not None and question.deadline <= now:
+                self.answering.end(answer_id, FinishReason.DEADLINE)
 
     # ---------------------------------------------------------------- readings
     def question_status(self) -> QuestionStatus:
         return QuestionStatus(
-            pending=len(self._questions),
+            pending=len(self.answering.questions),
             max_pending=self._admission.limits.max_pending,
             accepted=self._accepted,
             rejected=dict(self._rejections),
-            finished=dict(self._finished.endings),
+            finished=self.committing.endings,
         )
 
     def _tell(self, method: Callable[..., None], *arguments: Any) -> None:

@@ -31,4 +31,13 @@ class RuntimeListener:
         """Questions about this version can be answered at once."""
 
     def engine_failed(self, engine: str, error: str) -> None:
-        """An engine has stopped working."""
+        """An engine has stopped working. Its questions go on elsewhere; it is started again."""
+
+    def engine_recovered(self, engine: str) -> None:
+        """An engine that had failed works again."""
+
+    def answer_moved(self, answer: Answer, engine: str, why: str) -> None:
+        """An answer goes on on ``engine`` because the one it was on failed."""
+
+    def pair_incompatible(self, source: str, destination: str, detail: str) -> None:
+        """KV cannot be moved between two engines: replay is used instead."""

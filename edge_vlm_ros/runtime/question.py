@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from edge_vlm_ros.engines.protocol import AnswerFinished, StartAnswer, TrunkId
+from edge_vlm_ros.engines.protocol import (
+    AnswerFinished,
+    Boundary,
+    FinishReason,
+    StartAnswer,
+    TrunkId,
+)
+from edge_vlm_ros.engines.snapshot import Snapshot
 from edge_vlm_ros.history import Epoch, Version
 from edge_vlm_ros.vision.embedding_cache import CacheStats
 
@@ -18,9 +25,36 @@ from .answer import (
     AskOptions,
     ContextUsed,
 )
+from .path import Path
 
 LONGEST_WAIT_S = 3600.0
 """A queue refuses to wait for centuries, which a deadline may be."""
+
+
+@dataclass(frozen=True)
+class StateBefore:
+    """What an engine had of the history when a question was given to it."""
+
+    held_n: int
+    published_n: int
+    ingests: bool
+
+
+@dataclass
+class StateUse:
+    """What it took to have the history on the engines of a question; tokens and bytes."""
+
+    reused: int = 0
+    imported: int = 0
+    replayed: int = 0
+    moved_bytes: int = 0
+
+    @property
+    def path(self) -> Path:
+        """The path that was taken in the end."""
+        if self.imported:
+            return Path.IMPORT
+        return Path.REPLAY if self.replayed else Path.LOCAL
 
 
 @dataclass
@@ -33,34 +67,78 @@ class Question:
     max_tokens: int
     version: Version
     arrived: float
-    engine: str
+    path: Path
+    engine: str = ""
+    """Decodes the answer; empty until it is chosen."""
+    prefill_engine: str = ""
+    running_on: str | None = None
+    """The engine that has the question in hand."""
+    handed_off: bool = False
+    prefilled: Snapshot | None = None
+    """The question's own KV on its way from one engine to another."""
+    wants_kv: bool = True
+    state_since: dict[str, StateBefore] = field(default_factory=dict)
+    use: StateUse = field(default_factory=StateUse)
+    failovers: int = 0
+    failed_on: set[str] = field(default_factory=set)
+    """Engines that could not compute it; each is tried once."""
+    ending: FinishReason | None = None
+    """Why it is being ended from outside."""
     state: AnswerState = AnswerState.WAITING_CONTEXT
     context: ContextUsed | None = None
+    placed: float | None = None
     context_ready: float | None = None
     prefill_started: float | None = None
     first_token: float | None = None
-    generated_tokens: int = 0
+    token_ids: list[int] = field(default_factory=list)
     text: list[str] = field(default_factory=list)
 
     @property
-    def deadline(self) -> float | None:
-        seconds = self.options.deadline_s
-        return self.arrived + seconds if seconds > 0 else None
+    def answer_id(self) -> int:
+        return self.answer.answer_id
 
-    def start(self, epoch: Epoch, now: float) -> StartAnswer:
-        """The command that answers the question, now that its version is published."""
-        self.context_ready = now
-        self.state = AnswerState.QUEUED
-        self.context = context_used(self.version, epoch)
+    @property
+    def generated_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def deadline(self) -> float | None:
+        """When it is to be ended; None without one, and when its end is under way."""
+        seconds = self.options.deadline_s
+        return self.arrived + seconds if seconds > 0 and self.ending is None else None
+
+    @property
+    def is_handoff(self) -> bool:
+        """Whether the answer is still to go to another engine after its prefill."""
+        return self.engine != self.prefill_engine and not self.handed_off
+
+    @property
+    def next_engine(self) -> str:
+        return self.prefill_engine if self.is_handoff else self.engine
+
+    def start(self, trunk: TrunkId, epoch: Epoch) -> StartAnswer:
+        """The command that takes the question on from where it is."""
+        n = self.version.n
         return StartAnswer(
-            answer_id=self.answer.answer_id,
-            trunk=TrunkId(self.version.stream, self.version.epoch),
-            n_tokens=epoch.tokens(self.version.n),
+            answer_id=self.answer_id,
+            trunk=trunk,
+            start=Boundary(n, epoch.tokens(n), epoch.identity(n)),
             prompt=self.prompt,
             max_tokens=self.max_tokens,
             sampling=self.options.sampling,
             stop=self.options.stop,
+            generated=tuple(self.token_ids),
+            state=self._fitting_state(),
+            prefill_only=self.is_handoff,
         )
+
+    def _fitting_state(self) -> Snapshot | None:
+        """The handed-over KV, unless more was generated since it was made."""
+        if self.prefilled is None:
+            return None
+        header = self.prefilled.header
+        computed = len(self.prompt) + len(self.token_ids) - 1
+        return self.prefilled if header.stop_tokens - header.start_tokens == computed else None
 
     def update(self, delta: str = "") -> AnswerUpdate:
         """What to tell the asker now; ``delta`` is new text."""
@@ -76,11 +154,15 @@ class Question:
         decode_ms = span(self.first_token, now)
         after_first = self.generated_tokens - 1
         context = self.context
+        moved = self.use.path is not Path.LOCAL
         return AnswerMetrics(
             engine=self.engine,
+            prefill_engine=self.prefill_engine,
+            path=self.use.path.value,
             ttft_ms=span(self.arrived, self.first_token),
             total_ms=span(self.arrived, now),
             context_wait_ms=span(self.arrived, self.context_ready or now),
+            state_ms=span(self.placed, self.context_ready or now) if moved else 0.0,
             queue_ms=span(self.context_ready, self.prefill_started or now),
             prefill_ms=span(self.prefill_started, self.first_token or now),
             decode_ms=decode_ms,
@@ -89,6 +171,11 @@ class Question:
             generated_tokens=self.generated_tokens,
             history_tokens=context.tokens if context else 0,
             history_frames=context.frames if context else 0,
+            reused_tokens=self.use.reused,
+            imported_tokens=self.use.imported,
+            replayed_tokens=self.use.replayed,
+            moved_bytes=self.use.moved_bytes,
+            failovers=self.failovers,
             running_answers=running_answers,
             embedding_cache_hits=cache.hits,
             embedding_cache_misses=cache.misses,

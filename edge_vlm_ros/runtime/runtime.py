@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
 
-from edge_vlm_ros.engines.llama_engine import LlamaCppEngine
-from edge_vlm_ros.engines.model import LlamaModel
-from edge_vlm_ros.engines.protocol import EngineStatus
-from edge_vlm_ros.history import History, HistoryLimits, Version, root_identity
-from edge_vlm_ros.model_profile import sha256_file, template_identity, verify_files
-from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
+from edge_vlm_ros.history import Version
+from edge_vlm_ros.model_profile import verify_files
 from edge_vlm_ros.vision.encoder import Encoder, RgbImage
 from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
-from edge_vlm_ros.vision.self_test import SelfTestResult, self_test
-from edge_vlm_ros.vision.worker import VisionWorker
+from edge_vlm_ros.vision.self_test import SelfTestResult
 
 from .answer import Answer, AskOptions, QuestionRejected
-from .config import ConfigError, RuntimeConfig
+from .assembly import Parts, assemble
+from .config import RuntimeConfig
 from .coordinator import Coordinator
+from .engine_maker import EngineMaker
 from .listener import RuntimeListener
 from .messages import Call, FrameArrived, InvalidFrame, Stop
-from .prompt import PromptTemplate, prompt_template
-from .sizing import answer_cells, context_cells, history_limits
-from .status import QuestionStatus, StreamStatus, VisionStatus
+from .readings import read_engines, read_placement
+from .status import (
+    EngineReading,
+    PlacementStatus,
+    QuestionStatus,
+    StreamStatus,
+    VisionStatus,
+)
 from .stream import StreamState
 
 _logger = logging.getLogger(__name__)
@@ -45,6 +47,13 @@ LoadProgress = Callable[[str, float], None]
 
 class UnknownStreamError(KeyError):
     """No stream of that name is configured."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class UnknownEngineError(KeyError):
+    """No engine of that name is configured."""
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -66,6 +75,7 @@ class Runtime:
         self._listener = listener or RuntimeListener()
         self._coordinator: Coordinator | None = None
         self._names = frozenset(stream.name for stream in config.streams)
+        self._parts: Parts
         self._thread: threading.Thread | None = None
         self._life = threading.Lock()  # one load or close at a time
         self._gate = threading.Lock()  # closed before the coordinator's last message
@@ -83,89 +93,24 @@ class Runtime:
                 raise RuntimeError("the runtime is loaded already")
             report("checking files", 0.0)
             verify_files(profile)
-            self._model = LlamaModel(
-                profile.language.file, lambda fraction: report("language model", fraction)
-            )
-            undo.callback(self._model.close)
+            self._maker = EngineMaker(profile, lambda fraction: report("language model", fraction))
+            undo.callback(self._maker.close)
             report("vision encoder", 0.0)
             encoder = OnnxEncoder(profile.encoder, threads=self.config.vision.n_threads)
             undo.callback(encoder.close)
+            report("language engines", 0.0)
             self._start(encoder, undo)
             undo.pop_all()
         report("ready", 1.0)
 
     def _start(self, encoder: Encoder, undo: ExitStack) -> None:
-        config, model = self.config, self._model
-        if encoder.n_embd != model.n_embd:
-            raise ConfigError(
-                f"the encoder's embeddings have {encoder.n_embd} values, the language model "
-                f"{model.path.name} takes {model.n_embd}: they do not belong together"
-            )
-        trained = config.profile.language.context_tokens
-        if trained > model.n_ctx_train:
-            raise ConfigError(
-                f"the profile says that {model.path.name} was trained on {trained} positions, the "
-                f"file says {model.n_ctx_train}: correct language.context_tokens"
-            )
-        self._self_test = self_test(encoder, config.profile.encoder.reference)
-        if not self._self_test.passed:
-            _logger.warning("encoder self-test failed: %s", self._self_test.message)
-        self._encoder = encoder
-        prompt = prompt_template(config.profile, model)
-        limits = [
-            history_limits(stream.history, config.profile, prompt, config.questions)
-            for stream in config.streams
-        ]
-        self.cache = EmbeddingCache(config.vision.cache_entries, config.vision.cache_bytes)
-        inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self._engine = LlamaCppEngine(
-            model,
-            config.engine,
-            n_ctx=context_cells(config.engine, limits, config.questions),
-            max_trunks=2 * len(limits) + config.questions.max_pending,
-            max_branches=config.questions.max_pending,
-            answer_cells=answer_cells(config.questions),
-            stop_tokens=prompt.stop_tokens,
-            emit=inbox.put,
-        )
-        undo.callback(self._engine.close)
-        self._vision = VisionWorker(
-            encoder,
-            self.cache,
-            inbox.put,
-            resize=config.profile.encoder.resize,
-            pad_value=config.profile.encoder.pad_value,
-        )
-        undo.callback(self._vision.close)
-        coordinator = Coordinator(
-            inbox,
-            self._new_streams(prompt, limits),
-            self._engine,
-            self.cache,
-            prompt,
-            lambda text: model.tokenize(text, parse_special=False),
-            config.questions,
-            self._listener,
-        )
-        thread = threading.Thread(target=coordinator.run, name="coordinator", daemon=True)
+        parts = assemble(self.config, self._maker, encoder, self._listener, undo)
+        self._parts = parts
+        self.cache = parts.cache
+        thread = threading.Thread(target=parts.coordinator.run, name="coordinator", daemon=True)
         thread.start()
         self._thread = thread
-        self._coordinator = coordinator
-
-    def _new_streams(
-        self, prompt: PromptTemplate, limits: Sequence[HistoryLimits]
-    ) -> list[StreamState]:
-        root = _root_identity(self.config)
-        return [
-            StreamState(
-                stream,
-                History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit),
-                self._engine,
-                self._vision,
-                self.cache,
-            )
-            for stream, limit in zip(self.config.streams, limits, strict=True)
-        ]
+        self._coordinator = parts.coordinator
 
     def activate(self) -> None:
         """Take frames and questions from now on. Raises NotActiveError before ``load``."""
@@ -195,12 +140,12 @@ class Runtime:
                 _wait_until(idle, CLOSE_TIMEOUT_S)
             except TimeoutError:
                 _logger.warning("closing with answers still running")
-            self._engine.close()
-            self._vision.close()
+            self._parts.slots.close()
+            self._parts.vision.close()
             coordinator.inbox.put(Stop())
             if self._thread is not None:
                 self._thread.join()
-            self._model.close()
+            self._maker.close()
 
     @property
     def active(self) -> bool:
@@ -253,7 +198,24 @@ class Runtime:
     def commit(self, answer_id: int) -> Version:
         """Append a finished answer to its history. Raises CommitError or HistoryFull."""
         coordinator = self._loaded()
-        return self._on_loop(lambda: coordinator.commit(answer_id))
+        return self._on_loop(lambda: coordinator.committing.commit(answer_id))
+
+    def move_ingestion(self, stream: str, engine: str) -> None:
+        """Have ``engine`` compute the frames of a stream from now on; it takes over what has been
+        computed. Raises UnknownStreamError or UnknownEngineError."""
+        self._check_stream(stream)
+        self._check_engine(engine)
+        coordinator = self._loaded()
+        self._on_loop(lambda: coordinator.move_ingestion(stream, engine))
+
+    def evict(self, stream: str, engine: str) -> int:
+        """Drop what an engine holds of a stream, except what accepted questions need; returns the
+        number of trunks dropped. What is needed again is imported or replayed. Raises
+        UnknownStreamError or UnknownEngineError."""
+        self._check_stream(stream)
+        self._check_engine(engine)
+        coordinator = self._loaded()
+        return self._on_loop(lambda: coordinator.trunks.evict(stream, engine))
 
     # ---------------------------------------------------------------- readings
     def describe(self, stream: str) -> list[str]:
@@ -265,18 +227,34 @@ class Runtime:
         state = self._stream(stream)
         return self._on_loop(lambda: state.status(time.monotonic()))
 
-    def engine_status(self) -> tuple[EngineStatus, ...]:
-        self._loaded()
-        return (self._engine.status(),)
+    def engine_status(self) -> tuple[EngineReading, ...]:
+        """All engines, those that have failed included, in the order of the configuration."""
+        coordinator = self._loaded()
+        now = time.monotonic()
+        readings = self._on_loop(
+            lambda: read_engines(coordinator.slots, coordinator.trunks.table, now)
+        )
+        return tuple(self._with_memory(reading) for reading in readings)
+
+    def _with_memory(self, reading: EngineReading) -> EngineReading:
+        memory = self._maker.memory(self._parts.slots[reading.status.name].config)
+        return replace(
+            reading, memory_rss_bytes=memory.rss_bytes, memory_pss_bytes=memory.pss_bytes
+        )
+
+    def placement_status(self) -> PlacementStatus:
+        coordinator = self._loaded()
+        now = time.monotonic()
+        return self._on_loop(lambda: read_placement(coordinator, self._parts.probes, now))
 
     def vision_status(self) -> VisionStatus:
         self._loaded()
         return VisionStatus(
-            backend=self._encoder.backend,
+            backend=self._parts.encoder.backend,
             self_test=self.self_test,
-            n_tokens=self._encoder.n_tokens,
-            n_embd=self._encoder.n_embd,
-            queue_length=self._vision.waiting,
+            n_tokens=self._parts.encoder.n_tokens,
+            n_embd=self._parts.encoder.n_embd,
+            queue_length=self._parts.vision.waiting,
             cache=self.cache.stats(),
             max_entries=self.cache.max_entries,
             max_bytes=self.cache.max_bytes,
@@ -287,7 +265,7 @@ class Runtime:
 
     @property
     def self_test(self) -> SelfTestResult:
-        return self._self_test
+        return self._parts.self_test
 
     # ---------------------------------------------------------------- internals
     def _loaded(self) -> Coordinator:
@@ -300,6 +278,11 @@ class Runtime:
             raise UnknownStreamError(
                 f"no stream {name!r}; there are: {', '.join(sorted(self._names))}"
             )
+
+    def _check_engine(self, name: str) -> None:
+        names = [engine.name for engine in self.config.engines]
+        if name not in names:
+            raise UnknownEngineError(f"no engine {name!r}; there are: {', '.join(names)}")
 
     def _stream(self, name: str) -> StreamState:
         self._check_stream(name)
@@ -320,9 +303,3 @@ class Runtime:
 def _wait_until(idle: threading.Event, timeout: float) -> None:
     if not idle.wait(timeout):
         raise TimeoutError(f"answers are still running after {timeout} s")
-
-
-def _root_identity(config: RuntimeConfig) -> bytes:
-    profile = config.profile
-    model_digest = profile.language.sha256 or sha256_file(profile.language.file)
-    return root_identity(model_digest.encode(), template_identity(profile))

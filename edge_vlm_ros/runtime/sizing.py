@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from edge_vlm_ros.engines.config import EngineConfig
@@ -10,6 +11,8 @@ from edge_vlm_ros.model_profile import ModelProfile
 
 from .config import ConfigError, HistoryConfig, QuestionLimits
 from .prompt import PromptTemplate
+
+_logger = logging.getLogger(__name__)
 
 TRUNKS_PER_STREAM = 2
 """The current epoch of a stream, and the one it replaces until it has caught up."""
@@ -59,18 +62,27 @@ def answer_cells(questions: QuestionLimits) -> int:
 def context_cells(
     engine: EngineConfig, limits: Sequence[HistoryLimits], questions: QuestionLimits
 ) -> int:
-    """KV cells of the engine's context. Raises ConfigError when the configured number is too low
-    for every accepted question to be answered."""
+    """KV cells of an engine's context. Raises ConfigError when the configured number is too low for
+    a question about the longest history. With fewer cells than all histories need together, idle
+    ones are evicted."""
     trunks = TRUNKS_PER_STREAM * sum(limit.max_tokens for limit in limits)
     answer = answer_cells(questions)
     if not engine.n_ctx:
         return trunks + engine.max_parallel * answer
-    if engine.n_ctx < trunks + answer:
+    least = max(limit.max_tokens for limit in limits) + answer
+    if engine.n_ctx < least:
         raise ConfigError(
-            f"engine {engine.name!r}: n_ctx is {engine.n_ctx}, but {len(limits)} stream(s) need "
-            f"{trunks} cells ({TRUNKS_PER_STREAM} x max_tokens each) and one answer {answer}: "
-            f"raise n_ctx to {trunks + answer} or more, set it to 0 (automatic), or lower "
-            "max_tokens"
+            f"engine {engine.name!r}: n_ctx is {engine.n_ctx}, but the longest history and one "
+            f"answer need {least} cells: raise n_ctx to {least} or more, set it to 0 (automatic), "
+            "or lower max_tokens"
+        )
+    if engine.n_ctx < trunks + answer:
+        _logger.warning(
+            "engine %s: n_ctx %d holds not all histories at once (that takes %d cells): those that "
+            "are not in use make room and are imported or replayed when they are asked about",
+            engine.name,
+            engine.n_ctx,
+            trunks + answer,
         )
     return engine.n_ctx
 

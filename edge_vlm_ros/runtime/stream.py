@@ -1,35 +1,32 @@
-"""One stream: its history, its frames on their way through the encoder, its trunks."""
+"""One stream: its history and its frames on their way through the encoder to an engine."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from edge_vlm_ros.engines.moving_average import MovingAverage
 from edge_vlm_ros.engines.protocol import (
-    AppendFailed,
-    AppendToTrunk,
-    DropTrunk,
     EmbeddingSegment,
-    LanguageEngine,
+    Origin,
     Segment,
     TokenSegment,
-    TrunkId,
     VersionComputed,
 )
 from edge_vlm_ros.history import Epoch, FrameItem, History, HistoryFull, Version, VersionState
-from edge_vlm_ros.history.items import Item
+from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.vision.change_gate import ChangeGate, FrameRateGate
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache, EmbeddingKey
 from edge_vlm_ros.vision.encoder import Embeddings
 from edge_vlm_ros.vision.events import EncodeRequest, FrameEncoded, FrameFailed
 
 from .config import StreamConfig
+from .engine_slots import EngineSlots
 from .messages import FrameArrived
 from .status import StreamStatus
+from .trunks import Trunks
 
 MAX_APPEND_ATTEMPTS = 3
 _RATE_WINDOW = 20
@@ -53,15 +50,6 @@ class Embedded(NamedTuple):
     embeddings: Embeddings
 
 
-@dataclass
-class TrunkProgress:
-    """How far an engine has been told to extend a trunk, and how far it has come."""
-
-    submitted_n: int = 0
-    computed_n: int = 0
-    attempts: int = 0
-
-
 class StreamState:
     """Owned by the coordinator's thread; every method is one step of it and returns at once."""
 
@@ -69,7 +57,9 @@ class StreamState:
         self,
         config: StreamConfig,
         history: History,
-        engine: LanguageEngine,
+        preferred_engine: str,
+        slots: EngineSlots,
+        trunks: Trunks,
         vision: VisionPort,
         cache: EmbeddingCache,
         clock: Callable[[], float] = time.monotonic,
@@ -77,7 +67,10 @@ class StreamState:
         self.config = config
         self._clock = clock
         self.history = history
-        self._engine = engine
+        self.preferred_engine = preferred_engine
+        """The engine that is to ingest the stream while it works."""
+        self._slots = slots
+        self._trunks = trunks
         self._vision = vision
         self._cache = cache
         self._rate_gate = FrameRateGate(config.max_fps)
@@ -87,7 +80,6 @@ class StreamState:
         self._pending: set[int] = set()
         self._standby: FrameArrived | None = None
         self._embedded: dict[int, Embedded] = {}
-        self._trunks: dict[int, TrunkProgress] = {}
         self._received = self._registered = self._dropped = 0
         self._skipped = self._failed = self._invalid = 0
         self._arrivals: deque[float] = deque(maxlen=_RATE_WINDOW)
@@ -191,51 +183,58 @@ class StreamState:
         self._change_gate.reset()
         self.history.void_frame(event.frame_id)
 
-    # ---------------------------------------------------------------- trunks
+    # ---------------------------------------------------------------- ingestion
+    @property
+    def name(self) -> str:
+        return self.config.name
+
+    @property
+    def ingest_engine(self) -> str | None:
+        """The engine that computes the frames now: another one while the preferred has failed."""
+        if self._slots[self.preferred_engine].ready:
+            return self.preferred_engine
+        return next((slot.config.name for slot in self._slots.ready), None)
+
+    def grows(self, record: TrunkRecord) -> bool:
+        """Whether a trunk of this stream is the one that new frames are appended to."""
+        return record.engine == self.ingest_engine
+
     def ingest(self) -> None:
         """Have the engine compute what is encoded, and let go of what nobody needs.
 
         Epochs are computed one after the other, oldest first, so that at most two trunks of a
-        stream take cells at a time.
+        stream take cells of the engine at a time.
         """
+        engine = self.ingest_engine
+        behind = engine is None
         for epoch in self.history.epochs:
-            progress = self._trunks.setdefault(epoch.number, TrunkProgress())
+            if not self.history.wants_kv(epoch):
+                self._trunks.forget_epoch(self.name, epoch.number)
+                continue
             needed = self.history.needed_n(epoch)
+            # An old epoch that no question waits for has what it needs, or is not worth a rebuild.
+            if behind or engine is None or not self.history.has_waiting(epoch):
+                continue
             target = min(epoch.encoded_n, needed)
-            for n in range(progress.submitted_n, target):
-                segments = self._segments(epoch.computed(n, n + 1))
-                self._engine.submit(AppendToTrunk(self._trunk_id(epoch), n + 1, segments))
-            progress.submitted_n = max(progress.submitted_n, target)
-            if progress.computed_n < needed:
-                break
+            behind = self._trunks.ingest(self, epoch, target, engine) < needed
         self._release_retired()
 
-    def computed(self, event: VersionComputed) -> Version | None:
-        """The engine holds finished KV of a version: it is published. None when the history let
+    def computed(self, record: TrunkRecord, event: VersionComputed) -> Version | None:
+        """An engine holds finished KV of a version: it is published. None when the history let
         go of its epoch meanwhile."""
-        self._ingest_ms.add(1000.0 * event.seconds)
-        epoch = event.trunk.epoch
-        progress = self._trunks.get(epoch)
-        if progress is None:
+        if event.origin is Origin.COMPUTED:
+            self._ingest_ms.add(1000.0 * event.seconds)
+        number = record.trunk.epoch
+        epoch = next((e for e in self.history.epochs if e.number == number), None)
+        if epoch is None:
             return None
-        progress.computed_n = event.n
-        progress.attempts = 0
-        version = Version(self.config.name, epoch, event.n)
+        version = Version(self.name, number, event.n)
+        before = epoch.published_n
         self.history.publish(version)
-        item = self.history.epoch(epoch).items[event.n - 1]
-        if isinstance(item, FrameItem):
-            self._pending.discard(item.frame_id)
-        return version
-
-    def append_failed(self, event: AppendFailed) -> bool:
-        """The engine could not extend a trunk. True when it will be tried again."""
-        progress = self._trunks.get(event.trunk.epoch)
-        if progress is None:
-            return True
-        if event.n == progress.computed_n + 1:  # the ones after it failed because of it
-            progress.attempts += 1
-        progress.submitted_n = progress.computed_n
-        return progress.attempts < MAX_APPEND_ATTEMPTS
+        for item in epoch.items[before : event.n]:
+            if isinstance(item, FrameItem):
+                self._pending.discard(item.frame_id)
+        return version if event.n > before else None
 
     def clear(self) -> Version:
         """Forget everything; questions bound before keep what they see."""
@@ -246,9 +245,10 @@ class StreamState:
         self.ingest()
         return version
 
-    def _segments(self, items: tuple[Item, ...]) -> tuple[Segment, ...]:
+    def segments(self, epoch: Epoch, n: int) -> tuple[Segment, ...]:
+        """What item ``n`` (from 1) of an epoch is computed from; nothing for a void frame."""
         segments: list[Segment] = []
-        for item in items:
+        for item in epoch.computed(n - 1, n):
             if isinstance(item, FrameItem):
                 rows = EmbeddingSegment(self._embedded[item.frame_id].embeddings)
                 segments += [TokenSegment(item.prefix), rows, TokenSegment(item.suffix)]
@@ -258,15 +258,11 @@ class StreamState:
 
     def _release_retired(self) -> None:
         for epoch in self.history.pop_retired():
-            if self._trunks.pop(epoch.number, None) is not None:
-                self._engine.submit(DropTrunk(self._trunk_id(epoch)))
+            self._trunks.forget_epoch(self.name, epoch.number)
         live = self.history.live_frames()
         self._pending &= live
         for frame_id in [i for i in self._embedded if i not in live]:
             self._cache.unpin(self._embedded.pop(frame_id).key)
-
-    def _trunk_id(self, epoch: Epoch) -> TrunkId:
-        return TrunkId(self.config.name, epoch.number)
 
     # ---------------------------------------------------------------- readings
     def describe(self) -> list[str]:
@@ -307,6 +303,7 @@ class StreamState:
             register_ms=self._register_ms.value,
             encode_ms=self._encode_ms.value,
             ingest_ms=self._ingest_ms.value,
+            ingest_engine=self.ingest_engine or self.preferred_engine,
         )
 
     def _frame_rate(self, now: float) -> float:

@@ -28,9 +28,11 @@ def test_every_option_reaches_the_goal() -> None:
         *"--stream table --max-tokens 9 --deadline 1.5 --stop a --stop b --commit".split(),
         *"--temperature 0.5 --top-k 3 --top-p 0.25 --min-p 0.125".split(),
         *"--repeat-penalty 1.5 --seed 8".split(),
+        *"--engine second --prefill-engine cpu --path import".split(),
     )
     assert (made.stream, made.max_tokens, made.deadline_s, made.commit) == ("table", 9, 1.5, True)
     assert list(made.stop) == ["a", "b"]
+    assert (made.engine, made.prefill_engine, made.path) == ("second", "cpu", "import")
     sampling = made.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p) == (0.5, 3, 0.25)
     assert (sampling.min_p, sampling.repeat_penalty, sampling.seed) == (0.125, 1.5, 8)
@@ -53,7 +55,8 @@ def test_wrong_bindings_are_explained(binding: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--deadline", "-1"], ["--max-tokens", "many"], ["--nothing"]]
+    "arguments",
+    [["--deadline", "-1"], ["--max-tokens", "many"], ["--path", "teleport"], ["--nothing"]],
 )
 def test_wrong_arguments_end_with_two(
     arguments: list[str], capsys: pytest.CaptureFixture[str]
@@ -107,17 +110,30 @@ def test_a_lost_delta_leaves_no_hole() -> None:
     assert out.getvalue() == "The cup is left.\n"
 
 
-def test_the_summary_names_speed_and_context() -> None:
+@pytest.mark.parametrize(
+    ("engine", "prefill_engine", "where"),
+    [
+        ("cpu", "cpu", "import on cpu"),
+        ("second", "cpu", "import on cpu -> second"),
+        ("", "", "on no engine"),
+    ],
+)
+def test_the_summary_names_speed_path_engines_and_context(
+    engine: str, prefill_engine: str, where: str
+) -> None:
     result = AskQuestion.Result(finish_reason="stop", answer_id=4)
     result.metrics.ttft_ms = 12.4
     result.metrics.decode_tok_s = 99.96
     result.metrics.generated_tokens = 7
+    result.metrics.engine = engine
+    result.metrics.prefill_engine = prefill_engine
+    result.metrics.path = "import"
     result.context.frames = 3
     result.context.version.stream = "table"
     result.context.version.epoch = 1
     result.context.version.n = 5
     assert summary(result) == (
-        "[TTFT 12 ms, 100.0 tok/s, 7 tokens, stop; saw 3 frames, table@1.5; answer 4]"
+        f"[TTFT 12 ms, 100.0 tok/s, 7 tokens, stop; {where}; saw 3 frames, table@1.5; answer 4]"
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import queue
 import threading
 from collections.abc import Callable, Iterable
@@ -19,6 +20,7 @@ from edge_vlm_ros.engines.protocol import (
     AnswerFinished,
     AppendFailed,
     AppendToTrunk,
+    Boundary,
     Command,
     DropTrunk,
     EmbeddingSegment,
@@ -47,6 +49,8 @@ class Outcome:
     """What an answer came to."""
 
     deltas: list[str] = field(default_factory=list)
+    told: list[int] = field(default_factory=list)
+    """Token ids as they were told."""
     finished: AnswerFinished | None = None
 
     @property
@@ -82,6 +86,15 @@ def n_tokens(items: Items, n: int) -> int:
     )
 
 
+def boundary(items: Items, n: int) -> Boundary:
+    """The end of version ``n``, with an identity that depends on all contents before it."""
+    identity = hashlib.blake2b(digest_size=32)
+    for segment in (s for item in items[:n] for s in item):
+        is_text = isinstance(segment, TokenSegment)
+        identity.update(repr(segment.tokens).encode() if is_text else segment.embeddings.tobytes())
+    return Boundary(n, n_tokens(items, n), identity.digest())
+
+
 class Driver:
     """An engine with all its events; see ``LlamaCppEngine`` for the arguments."""
 
@@ -94,6 +107,7 @@ class Driver:
         max_trunks: int = 4,
         max_branches: int = 12,
         answer_cells: int = 128,
+        max_exports: int = 4,
         **config: Any,
     ) -> None:
         self.model, self.prompt = model, prompt
@@ -101,6 +115,7 @@ class Driver:
         self.seen: list[Event] = []
         self.answers: dict[int, Outcome] = {}
         self.n_sequences = max_trunks + max_branches
+        self.n_exports = max_exports
         self.engine = LlamaCppEngine(
             model,
             EngineConfig(name="test", **{"n_threads": 1, **config}),
@@ -108,6 +123,7 @@ class Driver:
             max_trunks=max_trunks,
             max_branches=max_branches,
             answer_cells=answer_cells,
+            max_exports=max_exports,
             stop_tokens=prompt.stop_tokens,
             emit=self.events.put,
         )
@@ -132,15 +148,18 @@ class Driver:
         self,
         answer_id: int,
         trunk: TrunkId,
-        n_tokens: int,
+        start: int | Boundary,
         text: str,
         *,
         max_tokens: int = 48,
         sampling: SamplingParameters = GREEDY,
         stop: tuple[str, ...] = (),
     ) -> StartAnswer:
+        """``start`` is a boundary, or its tokens where nothing else of it matters."""
+        if isinstance(start, int):
+            start = Boundary(0, start, bytes(32))
         prompt = self.prompt.question(self.model.tokenize(text, parse_special=False))
-        return StartAnswer(answer_id, trunk, n_tokens, prompt, max_tokens, sampling, stop)
+        return StartAnswer(answer_id, trunk, start, prompt, max_tokens, sampling, stop)
 
     def ask(self, *args: Any, **options: Any) -> Outcome:
         """One question alone, to its end."""
@@ -160,6 +179,7 @@ class Driver:
         self.seen.append(event)
         if isinstance(event, TokensGenerated):
             self._answer(event.answer_id).deltas.append(event.delta)
+            self._answer(event.answer_id).told.extend(event.token_ids)
         elif isinstance(event, AnswerFinished):
             self._answer(event.answer_id).finished = event
         return event
@@ -218,7 +238,9 @@ def assert_nothing_is_left(driver: Driver, cells: int = 0, trunks: int = 0) -> N
     assert (status.cells_used, status.cells_reserved, status.trunks) == (cells, 0, trunks)
     assert (status.running_answers, status.waiting_answers) == (0, 0)
     assert driver.free_sequences() == driver.n_sequences - trunks
-    for sequence in driver.engine._sequences.free:
+    exports = driver.engine._core.export_sequences
+    assert len(exports.free) == driver.n_exports
+    for sequence in (*driver.engine._sequences.free, *exports.free):
         assert driver.engine._context.next_position(sequence) == 0
 
 
@@ -232,11 +254,11 @@ def hold(
     entered, go_on = threading.Event(), threading.Event()
     original = getattr(driver.engine._context, method)
 
-    def held(*args: object) -> None:
+    def held(*args: object) -> object:
         if when(*args):
             entered.set()
             assert go_on.wait(60)
-        original(*args)
+        return original(*args)
 
     setattr(driver.engine._context, method, held)
     return entered, go_on

@@ -7,132 +7,139 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from edge_vlm_ros.engines.cells import CellLedger
-from edge_vlm_ros.engines.protocol import TrunkId
 
 N_CELLS = 60
-TRUNKS = [TrunkId("a", 0), TrunkId("a", 1), TrunkId("b", 0)]
+SEQUENCES = st.integers(0, 7)
 
 
 class LedgerMachine(RuleBasedStateMachine):
+    """Sequences begin, fork from any other at any place, grow, shrink and go in any order."""
+
     def __init__(self) -> None:
         super().__init__()
         self.ledger = CellLedger(N_CELLS)
         self.next_cell = 0
-        self.next_branch = 0
-        self.trunks: dict[TrunkId, list[int]] = {}
-        self.shared: dict[int, list[int]] = {}
-        self.private: dict[int, list[int]] = {}
+        self.cells: dict[int, list[int]] = {}
+        self.own: dict[int, int] = {}
         self.promised: dict[int, int] = {}
 
-    def new_cells(self, n: int) -> list[int]:
-        self.next_cell += n
-        return list(range(self.next_cell - n, self.next_cell))
-
     def used(self) -> int:
-        holders = [*self.trunks.values(), *self.shared.values(), *self.private.values()]
-        return len({cell for cells in holders for cell in cells})
+        return len({cell for cells in self.cells.values() for cell in cells})
 
     def free(self) -> int:
-        promised = sum(max(0, n - len(self.private[b])) for b, n in self.promised.items())
+        promised = sum(max(0, n - self.own[s]) for s, n in self.promised.items())
         return N_CELLS - self.used() - promised
 
-    @rule(trunk=st.sampled_from(TRUNKS), n=st.integers(0, 20))
-    def grow_trunk(self, trunk: TrunkId, n: int) -> None:
-        if n > self.free():
+    @rule(sequence=SEQUENCES)
+    def begin(self, sequence: int) -> None:
+        if sequence not in self.cells:
+            self.ledger.begin(sequence)
+            self.cells[sequence], self.own[sequence] = [], 0
+
+    @precondition(lambda self: self.cells)
+    @rule(sequence=SEQUENCES, data=st.data(), part=st.floats(0, 1))
+    def fork(self, sequence: int, data: st.DataObject, part: float) -> None:
+        source = data.draw(st.sampled_from(sorted(self.cells)))
+        if sequence in self.cells:
             return
-        self.ledger.grow_trunk(trunk, n)
-        self.trunks.setdefault(trunk, []).extend(self.new_cells(n))
+        n = round(part * len(self.cells[source]))
+        self.ledger.fork(sequence, source, n)
+        self.cells[sequence], self.own[sequence] = self.cells[source][:n], 0
 
-    @rule(trunk=st.sampled_from(TRUNKS), n=st.integers(1, 10))
-    def shrink_trunk(self, trunk: TrunkId, n: int) -> None:
+    @precondition(lambda self: self.cells)
+    @rule(data=st.data(), n=st.integers(0, 20))
+    def grow(self, data: st.DataObject, n: int) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.cells)))
+        promised = self.promised.get(sequence, 0) - self.own[sequence]
+        n = min(n, promised if promised > 0 else self.free())
+        self.ledger.grow(sequence, n)
+        self.cells[sequence] += range(self.next_cell, self.next_cell + n)
+        self.next_cell += n
+        self.own[sequence] += n
+
+    @precondition(lambda self: self.cells)
+    @rule(data=st.data(), n=st.integers(1, 10))
+    def shrink(self, data: st.DataObject, n: int) -> None:
         """A failed command goes back to where it began; forks are never made beyond that."""
-        cells = self.trunks.get(trunk, [])
-        held = {cell for shared in self.shared.values() for cell in shared}
-        n = min(n, sum(cell not in held for cell in cells))
-        if n:
-            self.ledger.grow_trunk(trunk, -n)
-            del cells[len(cells) - n :]
+        sequence = data.draw(st.sampled_from(sorted(self.cells)))
+        if sequence in self.promised:
+            return
+        others = {c for s, cells in self.cells.items() if s != sequence for c in cells}
+        cells = self.cells[sequence]
+        own = cells[len(cells) - self.own[sequence] :]
+        n = min(n, sum(cell not in others for cell in own))
+        self.ledger.grow(sequence, -n)
+        del cells[len(cells) - n :]
+        self.own[sequence] -= n
 
-    @rule(trunk=st.sampled_from(TRUNKS))
-    def drop_trunk(self, trunk: TrunkId) -> None:
-        self.ledger.drop_trunk(trunk)
-        self.trunks.pop(trunk, None)
-
-    @rule(trunk=st.sampled_from(TRUNKS), part=st.floats(0, 1))
-    def fork(self, trunk: TrunkId, part: float) -> None:
-        cells = self.trunks.get(trunk, [])
-        shared = cells[: round(part * len(cells))]
-        self.ledger.fork(self.next_branch, trunk, len(shared))
-        self.trunks.setdefault(trunk, cells)
-        self.shared[self.next_branch] = shared
-        self.private[self.next_branch] = []
-        self.next_branch += 1
-
-    @precondition(lambda self: self.private)
-    @rule(data=st.data(), n=st.integers(0, 25))
+    @precondition(lambda self: self.cells)
+    @rule(data=st.data(), n=st.integers(1, 25))
     def reserve(self, data: st.DataObject, n: int) -> None:
-        branch = data.draw(st.sampled_from(sorted(self.private)))
-        if branch in self.promised:
+        sequence = data.draw(st.sampled_from(sorted(self.cells)))
+        if self.own[sequence]:
+            return
+        if sequence in self.promised:
             return
         fits = n <= self.free()
-        assert self.ledger.reserve(branch, n) is fits
+        assert self.ledger.reserve(sequence, n) is fits
         if fits:
-            self.promised[branch] = n
+            self.promised[sequence] = n
 
-    @precondition(lambda self: self.promised)
-    @rule(data=st.data(), n=st.integers(1, 10))
-    def grow_branch(self, data: st.DataObject, n: int) -> None:
-        branch = data.draw(st.sampled_from(sorted(self.promised)))
-        n = min(n, self.promised[branch] - len(self.private[branch]))
-        self.ledger.grow_branch(branch, n)
-        self.private[branch] += self.new_cells(n)
-
-    @precondition(lambda self: self.private)
+    @precondition(lambda self: self.cells)
     @rule(data=st.data())
-    def drop_branch(self, data: st.DataObject) -> None:
-        branch = data.draw(st.sampled_from(sorted(self.private)))
-        self.ledger.drop_branch(branch)
-        del self.private[branch], self.shared[branch]
-        self.promised.pop(branch, None)
+    def drop(self, data: st.DataObject) -> None:
+        sequence = data.draw(st.sampled_from(sorted(self.cells)))
+        self.ledger.drop(sequence)
+        del self.cells[sequence], self.own[sequence]
+        self.promised.pop(sequence, None)
 
     @invariant()
     def agrees(self) -> None:
         assert self.ledger.used == self.used()
         assert self.ledger.free == self.free() >= 0
-        assert self.ledger.answers == sum(self.promised.values())
-        assert self.ledger.reserved == self.ledger.n_cells - self.ledger.used - self.free()
+        answers = sum(max(n, self.own[s]) for s, n in self.promised.items())
+        assert self.ledger.answers == answers
+        assert self.ledger.reserved == N_CELLS - self.used() - self.free()
 
 
-LedgerMachine.TestCase.settings = settings(max_examples=120, stateful_step_count=25, deadline=None)
+LedgerMachine.TestCase.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
 TestCellLedger = LedgerMachine.TestCase
 
 
 def test_shared_cells_count_once() -> None:
     ledger = CellLedger(100)
-    ledger.grow_trunk(TRUNKS[0], 30)
-    ledger.fork(1, TRUNKS[0], 30)
-    ledger.fork(2, TRUNKS[0], 10)
+    ledger.begin(0)
+    ledger.grow(0, 30)
+    ledger.fork(1, 0, 30)
+    ledger.fork(2, 0, 10)
     assert ledger.used == 30
+    ledger.grow(2, 5)
+    ledger.fork(3, 2, 12)  # a fork of a fork: cells of both
+    assert ledger.used == 35
+    ledger.drop(2)  # of whose own cells the other one has two
+    assert ledger.used == 32
 
 
-def test_a_dropped_trunk_keeps_what_its_branches_share() -> None:
+def test_cells_stay_until_the_last_sequence_that_holds_them_goes() -> None:
     ledger = CellLedger(100)
-    ledger.grow_trunk(TRUNKS[0], 30)
-    ledger.fork(1, TRUNKS[0], 20)
-    ledger.drop_trunk(TRUNKS[0])
+    ledger.begin(0)
+    ledger.grow(0, 30)
+    ledger.fork(1, 0, 20)
+    ledger.drop(0)
     assert ledger.used == 20
-    ledger.grow_trunk(TRUNKS[0], 5)  # the same name again, other cells
+    ledger.begin(0)  # the same id again, other cells
+    ledger.grow(0, 5)
     assert ledger.used == 25
-    ledger.drop_branch(1)
+    ledger.drop(1)
     assert ledger.used == 5
-    assert not ledger._dropped  # nothing is kept of it
 
 
 def test_a_promise_beyond_what_is_free_is_refused() -> None:
     ledger = CellLedger(100)
-    ledger.grow_trunk(TRUNKS[0], 30)
-    ledger.fork(1, TRUNKS[0], 30)
-    ledger.fork(2, TRUNKS[0], 30)
+    ledger.begin(0)
+    ledger.grow(0, 30)
+    ledger.fork(1, 0, 30)
+    ledger.fork(2, 0, 30)
     assert ledger.reserve(1, 50)
     assert not ledger.reserve(2, 21)
     assert ledger.reserve(2, 20)

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from engine_helpers import Driver, Items, MakeDriver, assert_nothing_is_left, hold, n_tokens
 
+from edge_vlm_ros.engines.branch import cells_needed
 from edge_vlm_ros.engines.errors import ContextError
-from edge_vlm_ros.engines.jobs import cells_needed
 from edge_vlm_ros.engines.protocol import (
     AnswerFinished,
     AppendFailed,

@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 
 from edge_vlm_ros.engines import native_log
+from edge_vlm_ros.engines.branch import cells_needed
 from edge_vlm_ros.engines.config import EngineConfig
-from edge_vlm_ros.engines.errors import TrunkError
-from edge_vlm_ros.engines.jobs import AppendJob, Trunk, cells_needed, fork_source
+from edge_vlm_ros.engines.jobs import AppendJob, Trunk
 from edge_vlm_ros.engines.moving_average import MovingAverage
 from edge_vlm_ros.engines.protocol import (
     AppendToTrunk,
+    Boundary,
     EmbeddingSegment,
     StartAnswer,
     TokenSegment,
@@ -102,26 +103,20 @@ def test_a_command_without_tokens_is_done_at_once() -> None:
     assert AppendJob(AppendToTrunk(TRUNK, 1, (TokenSegment(()),)), 64).done
 
 
-def answer(n_tokens: int) -> StartAnswer:
-    return StartAnswer(1, TRUNK, n_tokens, (1, 2, 3), 8, SamplingParameters(), ())
-
-
 def test_cells_needed() -> None:
-    assert cells_needed(answer(0)) == 3 + 8 - 1
+    start = Boundary(1, 7, bytes(32))
+    command = StartAnswer(1, TRUNK, start, (1, 2, 3), 8, SamplingParameters(), ())
+    assert cells_needed(command) == 3 + 8 - 1
 
 
-def test_forks_are_made_within_finished_commands_only() -> None:
+def test_only_finished_commands_count_as_held() -> None:
     """Else a failure would take away what a branch stands on."""
     trunk = Trunk(TRUNK, 0, n_tokens=10)
-    assert fork_source(answer(10), {TRUNK: trunk}) is trunk
+    assert trunk.finished_tokens == 10
     trunk.jobs.append(AppendJob(AppendToTrunk(TRUNK, 2, (TokenSegment((1, 2, 3)),)), 2))
     trunk.jobs[0].finish_chunk(0.0)
     trunk.n_tokens += 2
-    assert fork_source(answer(10), {TRUNK: trunk}) is trunk
-    with pytest.raises(TrunkError, match="10 tokens .* 11 are needed"):
-        fork_source(answer(11), {TRUNK: trunk})
-    with pytest.raises(TrunkError, match="table"):
-        fork_source(answer(0), {})
+    assert trunk.finished_tokens == 10
 
 
 # -------------------------------------------------------------------------------- readings

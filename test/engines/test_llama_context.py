@@ -18,10 +18,14 @@ from edge_vlm_ros.engines.errors import (
     ComputeError,
     ContextError,
     DecodeAbortedError,
+    ExportError,
+    ImportRefusedError,
     InvalidBatchError,
     NoCellsError,
+    WrongRangeError,
 )
 from edge_vlm_ros.engines.model import LlamaModel
+from edge_vlm_ros.engines.state_blob import parse_state_blob
 
 Make = Callable[..., LlamaContext]
 
@@ -268,3 +272,76 @@ def test_closing_again_changes_nothing(make: Make) -> None:
     context = make()
     context.close()
     context.close()
+
+
+# -------------------------------------------------------------------------------- transfers
+def cells(context: LlamaContext, sequence: int, n: int) -> list[bytes]:
+    """Rows of K and V of the first ``n`` positions, layer by layer."""
+    blob = parse_state_blob(context.export_range(sequence, 0, n))
+    positions, keys, values = blob.by_position()
+    assert positions.tolist() == list(range(n))
+    return [rows.tobytes() for rows in (*keys, *values)]
+
+
+def test_a_range_goes_from_context_to_context(make: Make, model: LlamaModel) -> None:
+    source, target = make(), make()
+    feed(source, 0, 0, 40)
+    feed(target, 1, 0, 9, token=70)
+    for start, stop in [(0, 25), (25, 26), (26, 40)]:
+        target.import_range(source.export_range(0, start, stop), 0, start, stop)
+        assert target.next_position(0) == stop
+    assert cells(source, 0, 40) == cells(target, 0, 40)
+    feed(source, 0, 40, 2, token=7)
+    there = logits(model, source, 1)
+    feed(target, 0, 40, 2, token=7)
+    np.testing.assert_array_equal(there, logits(model, target, 1))
+
+
+def test_transfers_leave_the_scratch_sequence_empty(make: Make) -> None:
+    context = make(n_seq_max=3)
+    feed(context, 0, 0, 20)
+    blob = context.export_range(0, 0, 20)
+    assert context.next_position(2) == 0
+    context.import_range(blob, 1, 0, 20)
+    assert context.next_position(2) == 0
+    with pytest.raises(ImportRefusedError):
+        context.import_range(blob[:-34], 0, 20, 40)
+    assert context.next_position(2) == 0
+
+
+def test_an_import_that_fails_touches_nothing(make: Make) -> None:
+    """llama.cpp would have wiped the sequence that it imports into."""
+    context = make(n_ctx=256)
+    feed(context, 0, 0, 60)
+    blob = context.export_range(0, 30, 60)
+    feed(context, 1, 0, 64)
+    feed(context, 1, 64, 64)
+    feed(context, 1, 128, 50)
+    before = cells(context, 0, 60)
+    with pytest.raises(ImportRefusedError, match="are there as many free cells"):
+        context.import_range(blob, 0, 60, 90)  # 18 are free
+    context.trim(1)
+    with pytest.raises(ImportRefusedError, match="imported the positions 30 to 60"):
+        context.import_range(blob, 0, 60, 90)
+    with pytest.raises(WrongRangeError, match="from 59 on does not follow 60"):
+        context.import_range(blob, 0, 59, 89)
+    assert cells(context, 0, 60) == before
+    assert context.next_position(0) == 60
+    feed(context, 1, 0, 64)  # the cells of what failed are free
+
+
+def test_an_export_of_what_is_not_there(make: Make) -> None:
+    """Nothing, or what there is of it: whoever asks knows what is there, and checks the blob."""
+    context = make()
+    feed(context, 0, 0, 10)
+    assert parse_state_blob(context.export_range(0, 10, 20)).positions.size == 0
+    assert parse_state_blob(context.export_range(0, 5, 20)).positions.tolist() == [5, 6, 7, 8, 9]
+
+
+def test_an_export_that_fails(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    context = make()
+    feed(context, 0, 0, 10)
+    monkeypatch.setattr(llama, "llama_state_seq_get_data_ext", lambda *_: 0)
+    with pytest.raises(ExportError, match="0 of .* bytes of the positions 2 to 9"):
+        context.export_range(0, 2, 9)
+    assert context.next_position(3) == 0

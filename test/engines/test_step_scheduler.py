@@ -10,6 +10,7 @@ import pytest
 from edge_vlm_ros.engines.step_scheduler import StepKind, StepScheduler
 
 INGEST, PREFILL, DECODE = StepKind.INGEST, StepKind.PREFILL, StepKind.DECODE
+TRANSFER = StepKind.TRANSFER
 Work = Callable[[int], tuple[bool, bool, bool]]
 
 
@@ -103,3 +104,45 @@ def test_what_has_no_work_is_not_chosen() -> None:
         kind = scheduler.choose(**{**work, wanted.value: True})
         assert kind is wanted, n
         scheduler.account(wanted, 1.0)
+
+
+# -------------------------------------------------------------------------------- transfers
+def with_transfers(
+    scheduler: StepScheduler, work: tuple[bool, bool, bool], steps: int
+) -> list[StepKind]:
+    kinds = []
+    for _ in range(steps):
+        ingest, prefill, decode = work
+        kind = scheduler.choose(ingest=ingest, prefill=prefill, decode=decode, transfer=True)
+        assert kind is not None
+        scheduler.account(kind, 1.0)
+        kinds.append(kind)
+    return kinds
+
+
+@pytest.mark.parametrize("ingest", [False, True])
+@pytest.mark.parametrize("prefill", [False, True])
+def test_one_transfer_at_most_between_two_tokens(ingest: bool, prefill: bool) -> None:
+    kinds = with_transfers(StepScheduler(0.5), (ingest, prefill, True), 400)
+    between = 0
+    for kind in kinds:
+        between = 0 if kind is DECODE else between + (kind is TRANSFER)
+        assert between <= 1
+    assert abs(kinds.count(TRANSFER) - kinds.count(DECODE)) <= 1
+    assert (INGEST in kinds, PREFILL in kinds) == (ingest, prefill)
+
+
+@pytest.mark.parametrize("work", [(True, False, False), (False, True, False), (True, True, False)])
+def test_transfers_take_turns_with_whatever_there_is(work: tuple[bool, bool, bool]) -> None:
+    kinds = with_transfers(StepScheduler(0.5), work, 400)
+    assert [kind is TRANSFER for kind in kinds] == [True, False] * 200
+
+
+def test_transfers_alone() -> None:
+    assert set(with_transfers(StepScheduler(0.5), (False, False, False), 9)) == {TRANSFER}
+
+
+def test_transfers_change_nothing_about_the_shares() -> None:
+    kinds = with_transfers(StepScheduler(0.3), (True, False, True), 6000)
+    others = [kind for kind in kinds if kind is not TRANSFER]
+    assert others.count(INGEST) / len(others) == pytest.approx(0.3, abs=0.01)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import rclpy
 from action_msgs.msg import GoalStatus
+from diagnostic_msgs.msg import DiagnosticArray
 from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.msg import AnswerToken, Metrics, Rejection
 from rclpy.action import ActionClient
@@ -22,12 +25,24 @@ from rclpy.qos import QoSProfile, qos_profile_sensor_data
 from sensor_msgs.msg import Image
 
 from edge_vlm_ros.ros.goals import send_goal
-from edge_vlm_ros.ros.node import EdgeVlmNode
+from edge_vlm_ros.ros.node import EdgeVlmNode, RuntimeFactory
 from edge_vlm_ros.ros.spinning import spin_in_background
 from edge_vlm_ros.ros.stamps import ns_to_stamp
+from edge_vlm_ros.runtime import Runtime
 
 PATIENCE_S = 30.0
 """Longest wait for anything. Reached only when something hangs."""
+
+TWO_ENGINES: dict[str, Any] = {
+    "engines": ["cpu", "second"],
+    "engine__cpu__n_threads": 1,
+    "engine__second__device": "rpc",
+    "engine__second__n_threads": 1,
+    "placement__retry_s": 0.2,
+    "status_period": 0.1,
+    "diagnostics__period": 0.1,
+}
+"""Parameters of a node whose second engine is a process of its own."""
 
 ENDED = {
     GoalStatus.STATUS_SUCCEEDED: "succeeded",
@@ -202,8 +217,57 @@ class World:
             )
 
 
+def heard(made: World, kind: type, topic: str) -> list[Any]:
+    """A list that fills with what comes on ``topic``."""
+    messages: list[Any] = []
+    made.client.create_subscription(kind, topic, messages.append, QoSProfile(depth=10))
+    return messages
+
+
+def set_parameter(made: World, name: str, value: Any) -> tuple[bool, str]:
+    """Whether the node took a value, and why not."""
+    result = made.node.set_parameters_atomically([Parameter(name, value=value)])
+    return result.successful, result.reason
+
+
+def level_of(arrays: list[DiagnosticArray], name: str) -> tuple[int, str] | None:
+    """Level and message of the newest status called ``name``."""
+    for array in reversed(arrays):
+        for status in array.status:
+            if status.name == name:
+                return status.level[0], status.message
+    return None
+
+
+def values_of(arrays: list[DiagnosticArray], name: str) -> dict[str, str]:
+    """Keys and values of the newest status called ``name``."""
+    for array in reversed(arrays):
+        for status in array.status:
+            if status.name == name:
+                return {pair.key: pair.value for pair in status.values}
+    return {}
+
+
+def rpc_servers() -> list[int]:
+    """Process ids of the RPC servers that this process has started."""
+    found = []
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+            command = (status.parent / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it has just ended
+        if parent == os.getpid() and "rpc_server" in command:
+            found.append(int(status.parent.name))
+    return found
+
+
 @contextmanager
-def world(streams: dict[str, str] | None = None, **parameters: Any) -> Iterator[World]:
+def world(
+    streams: dict[str, str] | None = None,
+    make_runtime: RuntimeFactory = Runtime,
+    **parameters: Any,
+) -> Iterator[World]:
     """A node with these streams (name -> topic) and parameters (dots as double underscores)."""
     streams = streams or {"table": "/table/image_raw"}
     given = {name.replace("__", "."): value for name, value in parameters.items()}
@@ -214,6 +278,7 @@ def world(streams: dict[str, str] | None = None, **parameters: Any) -> Iterator[
     context = Context()
     rclpy.init(context=context)
     node = EdgeVlmNode(
+        make_runtime,
         parameter_overrides=[Parameter(name, value=value) for name, value in given.items()],
         context=context,
     )

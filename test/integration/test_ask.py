@@ -45,7 +45,7 @@ def table() -> Iterator[World]:
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that do not end by themselves."""
 
-    def sample(_sampler: Sampler, _context: object, _row: int) -> int:
+    def sample(_sampler: Sampler, _context: object, _row: int, _index: int) -> int:
         time.sleep(0.02)
         return 100
 

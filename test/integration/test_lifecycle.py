@@ -12,14 +12,12 @@ from typing import Any
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from edge_vlm_ros.msg import EngineStatus, StreamStatus
-from harness import World, picture, wait_for, world
+from harness import World, heard, level_of, picture, set_parameter, wait_for, world
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile
 from rosgraph_msgs.msg import Clock
 
-from edge_vlm_ros.engines.errors import EngineError
 from edge_vlm_ros.runtime import Runtime
 
 
@@ -31,26 +29,6 @@ def transition(made: World, **wanted: Any) -> bool:
     return bool(
         made.client.call(ChangeState, "change_state", transition=Transition(**wanted)).success
     )
-
-
-def set_parameter(made: World, name: str, value: Any) -> tuple[bool, str]:
-    result = made.node.set_parameters_atomically([Parameter(name, value=value)])
-    return result.successful, result.reason
-
-
-def heard(made: World, kind: type, topic: str) -> list[Any]:
-    messages: list[Any] = []
-    made.client.create_subscription(kind, topic, messages.append, QoSProfile(depth=10))
-    return messages
-
-
-def level_of(arrays: list[DiagnosticArray], name: str) -> tuple[int, str] | None:
-    """Level and message of the newest status called ``name``."""
-    for array in reversed(arrays):
-        for status in array.status:
-            if status.name == name:
-                return status.level[0], status.message
-    return None
 
 
 # ------------------------------------------------------------------------- transitions
@@ -150,7 +128,7 @@ def test_changes_are_refused_with_a_reason_and_allowed_at_their_time() -> None:
         both = made.node.set_parameters_atomically(
             [
                 Parameter("silent_camera_timeout", value=5.0),
-                Parameter("engine.kv_type", value="q3"),
+                Parameter("engine.cpu.kv_type", value="q3"),
             ]
         )
         assert not both.successful and "q8_0" in both.reason
@@ -160,18 +138,20 @@ def test_changes_are_refused_with_a_reason_and_allowed_at_their_time() -> None:
 
 
 def test_values_given_at_start_that_cannot_be_used_stop_configuring_until_mended() -> None:
-    with world(table__transport="pigeon", questions__max_pending=1000, engine__exact=7) as made:
+    with world(
+        table__transport="pigeon", questions__max_pending=1000, engine__cpu__exact=7
+    ) as made:
         assert set(made.node.parameters.problems) == {
             "table.transport",
             "questions.max_pending",
-            "engine.exact",
+            "engine.cpu.exact",
         }
         assert not made.node.change("configure")
         assert "pigeon" in made.node.state().configure_error
         assert set_parameter(made, "table.transport", "raw")[0]
         assert set_parameter(made, "questions.max_pending", 4)[0]
         assert not made.node.change("configure")
-        assert set_parameter(made, "engine.exact", True)[0]
+        assert set_parameter(made, "engine.cpu.exact", True)[0]
         assert made.node.change("configure")
 
 
@@ -207,6 +187,7 @@ def test_status_topics_and_diagnostics_tell_the_state() -> None:
             "edge_vlm: node",
             "edge_vlm: stream table",
             "edge_vlm: engine cpu",
+            "edge_vlm: placement",
             "edge_vlm: encoder",
             "edge_vlm: caches",
         }
@@ -231,17 +212,6 @@ def test_diagnostics_warn_of_a_camera_that_is_not_there() -> None:
                 == (1, "no frame yet: nothing publishes /table/image_raw")
             ),
             "the warning",
-        )
-
-
-def test_an_engine_failure_is_an_error_in_diagnostics() -> None:
-    with world(diagnostics__period=0.1) as made:
-        diagnostics = heard(made, DiagnosticArray, "/diagnostics")
-        made.start()
-        made.node.note_engine_failure("cpu", str(EngineError("out of memory")))
-        wait_for(
-            lambda: level_of(diagnostics, "edge_vlm: engine cpu") == (2, "failed: out of memory"),
-            "the error",
         )
 
 

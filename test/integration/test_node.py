@@ -71,7 +71,7 @@ class SlowSampler:
         self.gate = threading.Event()
         self.gate.set()
 
-        def sample(_sampler: Sampler, _context: object, _row: int) -> int:
+        def sample(_sampler: Sampler, _context: object, _row: int, _index: int) -> int:
             self.gate.wait(60.0)
             time.sleep(0.005)
             return token
@@ -187,7 +187,7 @@ def test_cancel_while_the_context_is_waited_for(table: World, encoder_gate: Gate
 
 
 def test_cancel_in_the_queue_and_while_decoding(slow: SlowSampler) -> None:
-    with world(engine__max_parallel=1) as made:
+    with world(engine__cpu__max_parallel=1) as made:
         made.start()
         made.frames("table", 1)
         running = made.client.ask()
@@ -238,7 +238,7 @@ def test_a_cancel_at_any_moment_ends_the_goal_once(table: World) -> None:
 
 
 def test_deadlines_in_every_state(encoder_gate: Gate, slow: SlowSampler) -> None:
-    with world(engine__max_parallel=1) as made:
+    with world(engine__cpu__max_parallel=1) as made:
         made.start()
         made.frames("table", 1)
         wait_for(lambda: _published(made) == 1, "the frame to be published")

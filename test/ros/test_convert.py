@@ -7,7 +7,17 @@ from typing import Any
 
 import pytest
 from edge_vlm_ros.action import AskQuestion
-from edge_vlm_ros.msg import ContextVersion, Metrics, Sampling
+from edge_vlm_ros.msg import (
+    ContextVersion,
+    Metrics,
+    Sampling,
+)
+from edge_vlm_ros.msg import (
+    EngineStatus as EngineStatusMessage,
+)
+from edge_vlm_ros.msg import (
+    PlacementStatus as PlacementStatusMessage,
+)
 from std_msgs.msg import Header
 
 from edge_vlm_ros.engines.protocol import EngineStatus
@@ -23,7 +33,9 @@ from edge_vlm_ros.ros.convert import (
     ask_options,
     context_message,
     engine_status_message,
+    loading_engine_message,
     metrics_message,
+    placement_message,
     result_message,
     stream_status_message,
     version_message,
@@ -38,7 +50,22 @@ from edge_vlm_ros.runtime import (
     QuestionRejected,
     SamplingParameters,
 )
-from edge_vlm_ros.runtime.status import StreamStatus
+from edge_vlm_ros.runtime.status import (
+    EngineReading,
+    LookupCounts,
+    PairProbe,
+    PlacementStatus,
+    Resident,
+    StreamStatus,
+)
+
+
+def numbered(kind: type, **given: Any) -> Any:
+    """A ``kind`` with a different number in every field but those ``given``."""
+    for number, field in enumerate(dataclasses.fields(kind), start=1):
+        given.setdefault(field.name, float(number) if field.type == "float" else number)
+    return kind(**given)
+
 
 CONTEXT = ContextUsed(
     version=Version("table", 2, 7),
@@ -49,14 +76,7 @@ CONTEXT = ContextUsed(
     tokens=180,
     identity=bytes.fromhex("00ff10"),
 )
-METRICS = AnswerMetrics(
-    engine="cpu",
-    **{
-        field.name: float(number) if field.type == "float" else number
-        for number, field in enumerate(dataclasses.fields(AnswerMetrics), start=1)
-        if field.name != "engine"
-    },
-)
+METRICS = numbered(AnswerMetrics, engine="second", prefill_engine="cpu", path="import")
 RESULT = AnswerResult(
     answer_id=9,
     stream="table",
@@ -98,6 +118,9 @@ def test_all_of_a_goal_arrives() -> None:
         stop=["a", "b"],
         deadline_s=1.5,
         commit=True,
+        engine="second",
+        prefill_engine="cpu",
+        path="replay",
         sampling=Sampling(
             temperature=0.5, top_k=4, top_p=0.25, min_p=0.125, repeat_penalty=1.5, seed=7
         ),
@@ -107,6 +130,9 @@ def test_all_of_a_goal_arrives() -> None:
         stop=("a", "b"),
         deadline_s=1.5,
         commit=True,
+        engine="second",
+        prefill_engine="cpu",
+        path="replay",
         sampling=SamplingParameters(0.5, 4, 0.25, 0.125, 1.5, 7),
     )
 
@@ -179,8 +205,9 @@ def test_every_metric_arrives_in_its_field() -> None:
 
 
 def test_metrics_are_flat_numbers_that_can_be_plotted() -> None:
+    texts = ("stream", "engine", "prefill_engine", "path", "finish_reason")
     for name, kind in Metrics.get_fields_and_field_types().items():
-        if name not in ("header", "stream", "engine", "finish_reason"):
+        if name not in ("header", *texts):
             assert kind in ("double", "uint32", "uint64"), name
 
 
@@ -198,31 +225,83 @@ def test_answers_and_results() -> None:
 
 # ------------------------------------------------------------------------- status
 def test_the_status_of_a_stream() -> None:
-    versions = {name: Version("table", 1, n) for n, name in enumerate(("registered", "encoded"))}
-    numbers = {
-        field.name: float(n) if field.type == "float" else n
-        for n, field in enumerate(dataclasses.fields(StreamStatus))
-        if field.name not in ("stream", "published", *versions)
-    }
-    status = StreamStatus(stream="table", published=Version("table", 1, 5), **versions, **numbers)
+    names = ("registered", "encoded", "published")
+    versions = {name: Version("table", 1, n) for n, name in enumerate(names)}
+    status = numbered(StreamStatus, stream="table", ingest_engine="cpu", **versions)
     message = stream_status_message(status, HEADER)
-    assert message.registered.n == 0 and message.encoded.n == 1 and message.published.n == 5
-    for name, number in numbers.items():
-        if name != "max_pending_frames":
-            assert getattr(message, name) == number, name
+    for name in names:
+        assert getattr(message, name) == version_message(versions[name]), name
+    for field in dataclasses.fields(StreamStatus):
+        if field.name not in names:
+            assert getattr(message, field.name) == getattr(status, field.name), field.name
 
 
 def test_the_status_of_an_engine() -> None:
-    texts = {"name": "cpu", "device": "CPU", "model": "demo", "state": "ready"}
-    numbers = {
-        field.name: float(n) if field.type == "float" else n
-        for n, field in enumerate(dataclasses.fields(EngineStatus))
-        if field.name not in (*texts, "exact")
-    }
-    status = EngineStatus(exact=True, **texts, **numbers)
-    message = engine_status_message(status, HEADER, busy=0.5, embeddings_bytes=77)
-    assert (message.engine, message.device, message.model) == ("cpu", "CPU", "demo")
-    assert message.exact and message.busy == 0.5 and message.memory_embeddings_bytes == 77
-    for name, number in numbers.items():
-        if name != "busy_s":
-            assert getattr(message, name) == number, name
+    status = numbered(
+        EngineStatus, name="cpu", device="CPU", model="demo", state="ready", exact=True
+    )
+    reading = numbered(
+        EngineReading,
+        status=status,
+        health="failed",
+        error="lost",
+        resident_streams=("table", "shelf"),
+    )
+    message = engine_status_message(
+        reading, HEADER, busy=0.5, embeddings_bytes=77, snapshots_bytes=78
+    )
+    assert (message.engine, message.busy) == ("cpu", 0.5)
+    assert (message.memory_embeddings_bytes, message.memory_snapshots_bytes) == (77, 78)
+    assert list(message.resident_streams) == ["table", "shelf"]
+    for value, others in ((status, ("name", "busy_s")), (reading, ("status", "resident_streams"))):
+        for field in dataclasses.fields(value):
+            if field.name not in others:
+                assert getattr(message, field.name) == getattr(value, field.name), field.name
+
+
+def test_an_engine_that_is_loading_has_the_fields_of_one_that_starts() -> None:
+    message = loading_engine_message("cpu", "demo", HEADER)
+    assert (message.engine, message.state, message.health) == ("cpu", "loading", "starting")
+    assert message.retry_in_s == -1.0
+
+
+PLACEMENT = numbered(
+    PlacementStatus,
+    residents=(Resident("cpu", Version("table", 1, 4), 300, 9000, 1.5, "copy", 2),),
+    probes=(PairProbe("cpu", "second", "close", "other arithmetic"),),
+    paths={"local": 5, "replay": 6},
+    residency=LookupCounts(11, 12),
+    prefixes=LookupCounts(13, 14),
+    snapshots=LookupCounts(15, 16),
+)
+
+
+def test_the_placement() -> None:
+    message = placement_message(PLACEMENT, HEADER)
+    assert (message.path_local, message.path_import, message.path_replay) == (5, 0, 6)
+    assert (message.residency_hits, message.residency_misses) == (11, 12)
+    assert (message.prefix_hits, message.prefix_misses) == (13, 14)
+    assert (message.snapshot_hits, message.snapshot_misses) == (15, 16)
+    flat = [f.name for f in dataclasses.fields(PlacementStatus) if f.type == "int"]
+    for name in flat:
+        assert getattr(message, name) == getattr(PLACEMENT, name), name
+    (resident,) = message.residents
+    assert (resident.engine, resident.version.n, resident.role) == ("cpu", 4, "copy")
+    assert (resident.cells, resident.bytes, resident.idle_s, resident.readers) == (
+        300,
+        9000,
+        1.5,
+        2,
+    )
+    (probe,) = message.probes
+    assert (probe.source, probe.destination) == ("cpu", "second")
+    assert (probe.outcome, probe.detail) == ("close", "other arithmetic")
+
+
+def test_placement_and_engine_status_can_be_plotted() -> None:
+    fields = PlacementStatusMessage.get_fields_and_field_types()
+    for name, kind in fields.items():
+        if name not in ("header", "residents", "probes"):
+            assert kind in ("uint32", "uint64"), name
+    rates = [n for n in EngineStatusMessage.get_fields_and_field_types() if n.endswith("bytes_s")]
+    assert rates == ["export_bytes_s", "import_bytes_s"]

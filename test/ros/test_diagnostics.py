@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from status_samples import ENGINE, PLACEMENT, QUESTIONS, READING, STREAM, VISION
 
-from edge_vlm_ros.engines.protocol import EngineStatus
-from edge_vlm_ros.history import Version
 from edge_vlm_ros.ros.diagnostics import (
     CameraState,
     FrameCounts,
@@ -18,75 +18,18 @@ from edge_vlm_ros.ros.diagnostics import (
     encoder_report,
     engine_report,
     node_report,
+    placement_report,
     stream_report,
     to_message,
 )
 from edge_vlm_ros.ros.throttle import Throttle
-from edge_vlm_ros.runtime.status import QuestionStatus, StreamStatus, VisionStatus
+from edge_vlm_ros.runtime.status import PairProbe
 from edge_vlm_ros.vision.embedding_cache import CacheStats
 from edge_vlm_ros.vision.self_test import SelfTestResult
 
-V = Version("table", 0, 3)
-STREAM = StreamStatus(
-    stream="table",
-    registered=V,
-    encoded=V,
-    published=V,
-    frames=2,
-    turns=0,
-    tokens=100,
-    max_tokens=1000,
-    pending_frames=0,
-    max_pending_frames=10,
-    frames_received=50,
-    frames_registered=20,
-    frames_dropped=4,
-    frames_skipped=25,
-    frames_invalid=3,
-    frames_failed=1,
-    frame_rate_hz=10.0,
-    frame_age_s=0.1,
-    register_ms=0.5,
-    encode_ms=20.0,
-    ingest_ms=30.0,
-)
 BEFORE = FrameCounts.of(STREAM)
 CAMERA = CameraState("/table/image_raw", watched_s=60.0, silent_timeout_s=3.0)
-QUESTIONS = QuestionStatus(
-    pending=1, max_pending=10, accepted=5, rejected={"queue_full": 2}, finished={"stop": 4}
-)
 ACTIVE = NodeState("active", "demo", loading="", configure_error="", callback_errors=0)
-VISION = VisionStatus(
-    backend="ONNX Runtime",
-    self_test=SelfTestResult(1.0, 0.0, True, "cosine 1.0"),
-    n_tokens=49,
-    n_embd=256,
-    queue_length=0,
-    cache=CacheStats(3, 1, 0, 4, 2**20, 0, 0, over_budget=False),
-    max_entries=256,
-    max_bytes=2**26,
-)
-ENGINE = EngineStatus(
-    name="cpu",
-    device="CPU",
-    model="demo",
-    state="ready",
-    exact=True,
-    cells=1000,
-    cells_used=10,
-    cells_reserved=0,
-    trunks=1,
-    running_answers=0,
-    waiting_answers=0,
-    prefill_tokens=0,
-    ingest_tokens=0,
-    generated_tokens=0,
-    prefill_tok_s=0.0,
-    decode_tok_s=0.0,
-    busy_s=0.0,
-    memory_weights_bytes=0,
-    memory_kv_bytes=0,
-)
 
 
 def test_messages_are_named_as_in_rep_107() -> None:
@@ -160,13 +103,62 @@ def test_the_node() -> None:
     assert node_report(replace(ACTIVE, callback_errors=1), QUESTIONS).level is Level.WARN
 
 
-def test_engines() -> None:
-    ok = engine_report(ENGINE, 0.25, "")
+def test_an_engine_that_works() -> None:
+    ok = engine_report(READING, 0.25)
     assert (ok.component, ok.level) == ("engine cpu", Level.OK)
-    assert ok.values["busy"] == "25 %"
-    assert engine_report(replace(ENGINE, state="failed"), 0.0, "").level is Level.ERROR
-    told = engine_report(ENGINE, 0.0, "out of memory")
-    assert (told.level, told.message) == (Level.ERROR, "failed: out of memory")
+    assert ok.message == "ready, 0 answers running, 25 % busy"
+    assert ok.values["busy"] == "25 %" and ok.values["holds"] == "table"
+    assert ok.values["cells"] == "10 used, 0 reserved, of 1000"
+    assert ok.values["exported"] == "3.0 MiB at 50 MiB/s"
+    assert ok.values["process"] == "RSS 2.0 MiB, PSS 1.0 MiB"
+    crowded = engine_report(replace(READING, status=replace(ENGINE, waiting_answers=2)), 0.0)
+    assert crowded.level is Level.OK and "2 waiting for room" in crowded.message
+
+
+@pytest.mark.parametrize(
+    ("changes", "level", "message"),
+    [
+        (
+            {"health": "failed", "error": "server lost", "retry_in_s": 3.25},
+            Level.ERROR,
+            "failed: server lost; started again in 3.2 s",
+        ),
+        (
+            {"health": "failed", "error": "server lost"},
+            Level.ERROR,
+            "failed: server lost; not started again",
+        ),
+        (
+            {"health": "starting", "error": "server lost"},
+            Level.WARN,
+            "starting after it failed: server lost",
+        ),
+        ({"health": "starting"}, Level.WARN, "starting"),
+    ],
+)
+def test_an_engine_that_does_not(changes: dict[str, Any], level: Level, message: str) -> None:
+    report = engine_report(replace(READING, **changes), 0.0)
+    assert (report.level, report.message) == (level, message)
+
+
+def test_the_placement_tells_budgets_and_the_compatibility_of_engines() -> None:
+    ok = placement_report(PLACEMENT)
+    assert (ok.component, ok.level) == ("placement", Level.OK)
+    assert ok.message == "questions: 3 local, 2 import, 0 replay"
+    assert ok.values["snapshots"] == "6 of 64"
+    assert ok.values["snapshot memory"] == "2.0 MiB of 256.0 MiB"
+    assert ok.values["snapshot hits"] == "1 of 9" and ok.values["prefix hits"] == "0 of 0"
+    assert ok.values["evicted trunks"] == "5" and ok.values["failovers"] == "4"
+    assert ok.values["imports"] == "1 full, 7 delta"
+    assert ok.values["cpu -> second"] == "equal" and ok.values["second -> cpu"] == "close: q4"
+
+
+def test_incompatible_engines_are_warned_of_by_name() -> None:
+    probes = (*PLACEMENT.probes, PairProbe("cpu", "gpu", "incompatible", "kv_type f16, not q8_0"))
+    report = placement_report(replace(PLACEMENT, probes=probes))
+    assert report.level is Level.WARN
+    assert report.message == "KV cannot be moved cpu -> gpu: replay is used"
+    assert report.values["cpu -> gpu"] == "incompatible: kv_type f16, not q8_0"
 
 
 def test_the_encoder_and_the_cache() -> None:

@@ -91,6 +91,8 @@ def test_the_node_gets_file_overrides_namespace_and_log_level(launch_file: Modul
         "cameras",
         "namespace",
         "autostart",
+        "respawn",
+        "respawn_delay",
         "log_level",
     }
     assert all(keywords["description"] for keywords in declared.values())
@@ -102,3 +104,17 @@ def test_the_node_gets_file_overrides_namespace_and_log_level(launch_file: Modul
     assert node.keywords["parameters"][0] == context["params_file"]
     assert node.keywords["parameters"][1]["table.image_topic"] == "/t"
     assert node.keywords["ros_arguments"] == ["--log-level", "robot.edge_vlm:=debug"]
+    assert (node.keywords["respawn"], node.keywords["respawn_delay"]) == (True, 2.0)
+    context |= {"respawn": "false", "respawn_delay": "0.5"}
+    (node,) = launch_file._node(context)
+    assert (node.keywords["respawn"], node.keywords["respawn_delay"]) == (False, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("respawn", "perhaps"), ("respawn_delay", "soon"), ("respawn_delay", "-1")],
+)
+def test_wrong_respawning_is_explained(launch_file: ModuleType, name: str, text: str) -> None:
+    context = {argument: default for argument, (default, _) in launch_file.ARGUMENTS.items()}
+    with pytest.raises(ValueError, match=name):
+        launch_file._node({**context, name: text})

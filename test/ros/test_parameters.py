@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
 
 from edge_vlm_ros.engines.config import EngineConfig
+from edge_vlm_ros.ros.parameter_checks import (
+    change_problem,
+    engine_of,
+    find_spec,
+    moved_parameter,
+    value_problem,
+)
 from edge_vlm_ros.ros.parameters import (
+    ENGINE_PARAMETERS,
     NODE_PARAMETERS,
     STREAM_PARAMETERS,
     Change,
     ParameterSpec,
-    change_problem,
-    find_spec,
-    value_problem,
 )
-from edge_vlm_ros.ros.settings import camera_settings, runtime_config, stream_config
+from edge_vlm_ros.ros.settings import (
+    camera_settings,
+    engine_config,
+    runtime_config,
+    stream_config,
+)
 from edge_vlm_ros.ros.share import find_model_profile
-from edge_vlm_ros.runtime import QuestionLimits, StreamConfig, VisionConfig
+from edge_vlm_ros.runtime import ConfigError, QuestionLimits, StreamConfig, VisionConfig
+from edge_vlm_ros.runtime.config import PlacementConfig
 
-ALL = (*NODE_PARAMETERS, *STREAM_PARAMETERS)
+TABLES = (NODE_PARAMETERS, STREAM_PARAMETERS, ENGINE_PARAMETERS)
+ALL = tuple(spec for table in TABLES for spec in table)
 
 
 def defaults(specs: tuple[ParameterSpec, ...]) -> dict[str, Any]:
@@ -42,7 +55,7 @@ def test_every_parameter_is_described_and_its_default_allowed(spec: ParameterSpe
 
 
 def test_names_are_unique() -> None:
-    for table in (NODE_PARAMETERS, STREAM_PARAMETERS):
+    for table in TABLES:
         assert len({spec.name for spec in table}) == len(table)
 
 
@@ -50,18 +63,47 @@ def test_a_streams_parameter_is_found_by_its_full_name() -> None:
     assert find_spec("table.max_fps") is find_spec("shelf.max_fps") is not None
     assert find_spec("table.nothing") is None
     assert find_spec("max_fps") is None
+    assert find_spec("engine.max_fps") is None
+
+
+def test_an_engines_parameter_is_found_by_its_full_name() -> None:
+    assert find_spec("engine.cpu.n_threads") is find_spec("engine.gpu_2.n_threads") is not None
+    assert (engine_of("engine.gpu_2.n_threads"), engine_of("table.qos.depth")) == ("gpu_2", None)
+    assert find_spec("engine.n_threads") is None
+    assert find_spec("engine.cpu.max_fps") is find_spec("cpu.n_threads") is None
+
+
+def test_parameters_of_the_time_of_one_engine_are_told_where_they_are_now() -> None:
+    moved = str(moved_parameter("engine.n_threads", ("cpu", "gpu")))
+    assert "engine.cpu.n_threads and engine.gpu.n_threads" in moved
+    assert "`engines`" in str(moved_parameter("engine.name", ("cpu",)))
+    for name in ("engine.cpu.n_threads", "engine.nothing", "table.n_threads", "n_threads"):
+        assert moved_parameter(name, ("cpu",)) is None
 
 
 @pytest.mark.parametrize(
     ("name", "value", "part"),
     [
         ("table.transport", "pigeon", "auto, raw, compressed"),
-        ("engine.kv_type", "q3", "q8_0"),
+        ("engine.gpu.kv_type", "q3", "q8_0"),
+        ("questions.commit_order", "random", "completion, arrival"),
         ("streams", [], "at least one"),
         ("streams", ["a", "a"], "different"),
         ("streams", ["Front Camera"], "'Front Camera'"),
         ("streams", ["engine"], "prefix"),
-        ("engine.name", "GPU 0", "lower-case"),
+        ("streams", ["engines"], "prefix"),
+        ("streams", ["placement"], "prefix"),
+        ("engines", [], "at least one engine"),
+        ("engines", ["cpu", "cpu"], "different"),
+        ("engines", ["GPU 0"], "engine name 'GPU 0'"),
+        ("engines", ["9"], "starting with a letter"),
+        ("engine.gpu.device", "vulkan:first", "vulkan:<n>"),
+        ("engine.gpu.device", "rpc:nowhere", "<host>:<port>"),
+        ("engine.cpu.cpus", ["a"], "list of whole numbers from 0"),
+        ("engine.cpu.cpus", [0, -1], "not [0, -1]"),
+        ("engine.cpu.cpus", [True], "whole numbers"),
+        ("engine.cpu.cpus", 3, "list of whole numbers"),
+        ("engine.cpu.cpus", None, "list of whole numbers"),
     ],
 )
 def test_wrong_values_are_explained(name: str, value: Any, part: str) -> None:
@@ -70,7 +112,15 @@ def test_wrong_values_are_explained(name: str, value: Any, part: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("table.transport", "raw"), ("streams", ["table", "front_2"]), ("use_sim_time", True)],
+    [
+        ("table.transport", "raw"),
+        ("streams", ["table", "front_2"]),
+        ("engines", ["cpu", "gpu_2", "table"]),
+        ("engine.cpu.cpus", []),
+        ("engine.far.device", "rpc:192.0.2.7:50052"),
+        ("engine.cpu.cpus", array("q", [0, 3])),
+        ("use_sim_time", True),
+    ],
 )
 def test_good_values_pass(name: str, value: Any) -> None:
     assert value_problem(name, value) is None
@@ -80,13 +130,20 @@ def test_only_live_parameters_change_on_a_configured_node() -> None:
     assert "clean up the node" in str(change_problem("table.max_fps", configured=True))
     assert change_problem("table.max_fps", configured=False) is None
     assert change_problem("silent_camera_timeout", configured=True) is None
+    assert change_problem("table.ingest_engine", configured=True) is None
+    assert "clean up the node" in str(change_problem("engine.cpu.exact", configured=True))
 
 
 def test_the_defaults_are_those_of_the_runtime() -> None:
     node = defaults(NODE_PARAMETERS)
-    config = runtime_config(node, {"table": defaults(STREAM_PARAMETERS)})
+    config = runtime_config(
+        node,
+        {"table": defaults(STREAM_PARAMETERS)},
+        {name: defaults(ENGINE_PARAMETERS) for name in node["engines"]},
+    )
     assert config.streams == (StreamConfig("table"),)
-    assert config.engine == EngineConfig()
+    assert config.engines == (EngineConfig(),)
+    assert config.placement == PlacementConfig()
     assert config.questions == QuestionLimits()
     assert config.vision == VisionConfig()
     assert config.profile.name == "demo"
@@ -104,6 +161,7 @@ def test_a_streams_values_reach_its_configuration() -> None:
         "max_pending_frames": 3,
         "max_fps": 2.0,
         "change_threshold": 4.0,
+        "ingest_engine": "second",
     }
     config = stream_config("table", values)
     history = config.history
@@ -111,6 +169,51 @@ def test_a_streams_values_reach_its_configuration() -> None:
     assert (history.max_tokens, history.on_full) == (900, "reject")
     assert (config.max_fps, config.change_threshold) == (2.0, 4.0)
     assert (config.max_pending_frames, config.pending_policy) == (3, "reject")
+    assert config.ingest_engine == "second"
+
+
+def test_an_engines_values_reach_its_configuration() -> None:
+    values = {
+        **defaults(ENGINE_PARAMETERS),
+        "device": "rpc",
+        "n_threads": 3,
+        "cpus": [0],
+        "n_ctx": 700,
+        "kv_type": "f16",
+        "exact": False,
+        "max_parallel": 2,
+        "chunk_tokens": 16,
+        "transfer_tokens": 99,
+        "ingest_share": 0.5,
+    }
+    assert engine_config("second", values, allow_remote=True) == EngineConfig(
+        name="second",
+        device="rpc",
+        n_threads=3,
+        cpus=(0,),
+        n_ctx=700,
+        kv_type="f16",
+        exact=False,
+        max_parallel=2,
+        chunk_tokens=16,
+        transfer_tokens=99,
+        ingest_share=0.5,
+        allow_remote=True,
+    )
+    assert set(values) | {"name", "allow_remote"} == set(EngineConfig.__dataclass_fields__)
+
+
+def test_a_remote_engine_needs_leave() -> None:
+    values = {**defaults(ENGINE_PARAMETERS), "device": "rpc:192.0.2.7:50052"}
+    with pytest.raises(ConfigError, match="allow_remote"):
+        engine_config("far", values, allow_remote=False)
+    assert engine_config("far", values, allow_remote=True).device == "rpc:192.0.2.7:50052"
+
+
+def test_what_leaves_the_machine_unprotected_says_so() -> None:
+    spec = find_spec("allow_remote")
+    assert spec is not None and spec.default is False
+    assert "neither authentication nor encryption" in spec.description
 
 
 @pytest.mark.parametrize(

@@ -46,3 +46,13 @@ def reference() -> Iterator[ReferenceLoop]:
     loop = ReferenceLoop(MODEL / "lm.Q8_0.gguf", MODEL / "vision.onnx")
     yield loop
     loop.close()
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[Runtime]:
+    """Answers one question at a time; it is reset between histories."""
+    runtime = Runtime(demo_config())
+    runtime.load()
+    runtime.activate()
+    yield runtime
+    runtime.close()

@@ -5,7 +5,18 @@ from __future__ import annotations
 import random
 
 import pytest
-from helpers import PATIENCE_S, Start, answered, changes, clip, held, hold_encoder, settle, show
+from helpers import (
+    PATIENCE_S,
+    Start,
+    answered,
+    changes,
+    clip,
+    engine_of,
+    held,
+    hold_encoder,
+    settle,
+    show,
+)
 
 from edge_vlm_ros.demo.questions import make_item
 from edge_vlm_ros.demo.render import SceneRenderer
@@ -156,7 +167,7 @@ def test_bindings_to_nothing_are_rejected(runtime: Runtime, binding: object, tex
 def test_right_after_a_reset_there_is_nothing_to_bind_to(runtime: Runtime) -> None:
     show(runtime, "table", clip(1).frames(2))
     settle(runtime)
-    with held(runtime._engine._context, "decode_tokens"):  # not even the opening text
+    with held(engine_of(runtime)._context, "decode_tokens"):  # not even the opening text
         assert runtime.reset("table") == runtime.stream_status("table").registered
         for binding, text in (
             (VersionBinding(0, 2), "not available"),

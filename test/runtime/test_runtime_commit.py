@@ -96,7 +96,7 @@ def test_a_stop_string_is_no_part_of_the_turn(runtime: Runtime) -> None:
     result = runtime.ask("table", "Is there a dog?", options).result(PATIENCE_S)
     assert result.finish_reason is FinishReason.STOP_STRING and result.committed
     (turn,) = runtime._loaded().streams["table"].history.current.turns(3)
-    said = b"".join(runtime._model.piece(token) for token in turn.tokens).decode()
+    said = b"".join(runtime._maker.vocabulary.piece(token) for token in turn.tokens).decode()
     assert result.text in said and result.text + " on" not in said
 
 

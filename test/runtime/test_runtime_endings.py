@@ -16,6 +16,7 @@ from helpers import (
     assert_released,
     changes,
     clip,
+    engine_of,
     eventually,
     hold_decoding,
     hold_encoder,
@@ -34,6 +35,7 @@ from edge_vlm_ros.runtime import (
     EngineConfig,
     FinishReason,
     NotActiveError,
+    PlacementConfig,
     QuestionLimits,
     QuestionRejected,
     Runtime,
@@ -216,7 +218,8 @@ class Heard(RuntimeListener):
 
 def test_a_failing_engine_ends_every_question_with_the_reason(start: Start) -> None:
     heard = Heard()
-    runtime = start("table", "shelf", engine=ONE_AT_A_TIME, listener=heard)
+    later = PlacementConfig(retry_s=600.0, max_retry_s=600.0)
+    runtime = start("table", "shelf", engine=ONE_AT_A_TIME, listener=heard, placement=later)
     show(runtime, "table", clip(1).frames(1))
     settle(runtime)
     with hold_decoding(runtime) as gate, hold_encoder(runtime):
@@ -224,7 +227,7 @@ def test_a_failing_engine_ends_every_question_with_the_reason(start: Start) -> N
         gate.wait_until_reached()
         show(runtime, "shelf", clip(1).frames(1))
         answers.append(runtime.ask("shelf", QUESTION))  # still waits for its context
-        runtime._engine._context.trim = _fail  # type: ignore[method-assign]
+        engine_of(runtime)._context.trim = _fail  # type: ignore[method-assign]
         answers[0].cancel()
         gate.open()
         results = [answer.result(PATIENCE_S) for answer in answers]
@@ -235,7 +238,9 @@ def test_a_failing_engine_ends_every_question_with_the_reason(start: Start) -> N
         runtime.ask("table", QUESTION)
     assert rejection.value.reason == "engine_failed"
     assert [engine for engine, _ in heard.failed] == ["cpu"]
-    assert runtime.engine_status()[0].state == "failed"
+    reading = runtime.engine_status()[0]
+    assert (reading.health, reading.failures) == ("failed", 1) and reading.retry_in_s > 500.0
+    assert "the device is gone" in reading.error
     before = runtime.stream_status("table")
     show(runtime, "table", clip(1).frames(1))
     after = runtime.stream_status("table")
@@ -256,14 +261,14 @@ def test_a_frame_that_cannot_be_encoded_is_left_out(start: Start) -> None:
     change = changes(1)[0]
     frames = change.clip.frames(change.stop)
     bad = clip(9).frames(1)[0]
-    original = runtime._encoder.encode
+    original = runtime._parts.encoder.encode
 
     def encode(rgb: Any) -> Any:
         if (rgb == bad).all():
             raise EncoderError("the encoder had a hiccup")
         return original(rgb)
 
-    runtime._encoder.encode = encode  # type: ignore[method-assign]
+    runtime._parts.encoder.encode = encode  # type: ignore[method-assign]
     show(runtime, "table", [*frames[:1], bad, *frames[1:], bad])
     result = runtime.ask("table", change.text).result(PATIENCE_S)
     assert (result.text, result.context.frames) == (change.before, change.stop)
@@ -281,14 +286,14 @@ def test_ingestion_is_tried_again(start: Start, n_failures: int) -> None:
     change = changes(1)[0]
     frames = change.clip.frames(change.stop + 1)
     failures = iter(range(n_failures))
-    original = runtime._engine._context.decode_embeddings
+    original = engine_of(runtime)._context.decode_embeddings
 
     def decode(*arguments: Any) -> None:
         if next(failures, None) is not None:
             raise ComputeError("a hiccup")
         original(*arguments)
 
-    runtime._engine._context.decode_embeddings = decode  # type: ignore[method-assign]
+    engine_of(runtime)._context.decode_embeddings = decode  # type: ignore[method-assign]
     with hold_ingestion(runtime) as gate:
         show(runtime, "table", frames[:-1])
         gate.wait_until_reached()
@@ -303,8 +308,8 @@ def test_ingestion_is_tried_again(start: Start, n_failures: int) -> None:
 
 def test_ingestion_that_fails_for_good_ends_the_questions_that_wait(start: Start) -> None:
     runtime = start("table", "shelf")
-    original = runtime._engine._context.decode_embeddings
-    runtime._engine._context.decode_embeddings = _refuse  # type: ignore[method-assign]
+    original = engine_of(runtime)._context.decode_embeddings
+    engine_of(runtime)._context.decode_embeddings = _refuse  # type: ignore[method-assign]
     show(runtime, "table", clip(1).frames(2))
     answers = [runtime.ask("table", QUESTION) for _ in range(2)]
     for answer in answers:
@@ -312,7 +317,7 @@ def test_ingestion_that_fails_for_good_ends_the_questions_that_wait(start: Start
         assert result.finish_reason is FinishReason.ERROR and "out of luck" in result.error
     again = runtime.ask("table", QUESTION).result(PATIENCE_S)
     assert again.finish_reason is FinishReason.ERROR
-    runtime._engine._context.decode_embeddings = original  # type: ignore[method-assign]
+    engine_of(runtime)._context.decode_embeddings = original  # type: ignore[method-assign]
     result = runtime.ask("table", QUESTION).result(PATIENCE_S)
     assert result.finish_reason is FinishReason.STOP and result.context.frames == 2
     undisturbed(runtime)
@@ -350,11 +355,11 @@ def test_closing_ends_what_the_engine_does_not(
     with hold_prefill(runtime) as gate:
         answers = [runtime.ask("table", QUESTION) for _ in range(2)]
         gate.wait_until_reached()
-        runtime._engine.submit = lambda command: None  # type: ignore[method-assign]
+        engine_of(runtime).submit = lambda command: None  # type: ignore[method-assign]
         closing = threading.Thread(target=runtime.close)
         closing.start()
         eventually(lambda: not runtime.active)
-        eventually(lambda: runtime._engine._commands.qsize() > 0, "close has lost its patience")
+        eventually(lambda: engine_of(runtime)._commands.qsize() > 0, "close has lost its patience")
         gate.open()
         closing.join(PATIENCE_S)
         assert not closing.is_alive()

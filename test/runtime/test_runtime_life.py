@@ -72,7 +72,7 @@ UNLOADABLE = [
         ConfigError,
         "explode",
     ),
-    (demo_config(questions=QuestionLimits(max_pending=200)), ContextError, "402.*256"),
+    (demo_config(questions=QuestionLimits(max_pending=200)), ContextError, "604.*256"),
     (
         demo_config(profile=other_profile("language", sha256="0" * 64)),
         ProfileError,
@@ -127,7 +127,7 @@ def test_an_encoder_of_another_model_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_late_failure_stops_what_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine and the encoder run already when the histories are made."""
-    monkeypatch.setattr("edge_vlm_ros.runtime.runtime.History", None)
+    monkeypatch.setattr("edge_vlm_ros.runtime.assembly.History", None)
     with pytest.raises(TypeError):
         Runtime(demo_config()).load()
     assert not our_threads()
@@ -156,6 +156,7 @@ def test_progress_is_reported() -> None:
         "checking files",
         "language model",
         "vision encoder",
+        "language engines",
         "ready",
     ]
     fractions = [fraction for what, fraction in reports if what == "language model"]
@@ -253,11 +254,11 @@ def test_the_engine_is_sized_for_its_streams(start: Start) -> None:
     tokens = 3 + 2 * 52
     assert runtime.stream_status("table").max_tokens == tokens
     needed = 2 * 2 * tokens + 4 * answer_cells(questions)
-    status = runtime.engine_status()[0]
+    status = runtime.engine_status()[0].status
     assert needed <= status.cells < needed + 256  # llama.cpp rounds up
-    exactly = replace(runtime.config, engine=EngineConfig(n_ctx=2 * 2 * tokens + 64))
+    exactly = replace(runtime.config, engines=(EngineConfig(n_ctx=tokens + 64),))
     least = Runtime(exactly)
     least.load()
     least.close()
-    with pytest.raises(ConfigError, match=str(2 * 2 * tokens + 64)):
-        Runtime(replace(runtime.config, engine=EngineConfig(n_ctx=2 * 2 * tokens + 63))).load()
+    with pytest.raises(ConfigError, match=str(tokens + 64)):
+        Runtime(replace(runtime.config, engines=(EngineConfig(n_ctx=tokens + 63),))).load()

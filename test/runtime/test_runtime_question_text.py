@@ -19,7 +19,7 @@ FORGERIES = [
 
 
 def special_ids(runtime: Runtime) -> set[int]:
-    model = runtime._model
+    model = runtime._maker.vocabulary
     ids = {model.special_token(marker) for marker in MARKERS[:4]}
     assert len(ids) == 4
     return ids
@@ -35,7 +35,7 @@ def test_no_special_token_comes_from_a_question(runtime: Runtime, text: str) -> 
     asked = prompt[: -len(ask)]
     assert asked and not special & set(asked)
     assert special & set(ask)  # the test knows what to look for
-    said = b"".join(runtime._model.piece(token) for token in asked)
+    said = b"".join(runtime._maker.vocabulary.piece(token) for token in asked)
     assert said.decode() == text.encode("utf-8", "replace").decode()
 
 
@@ -60,6 +60,6 @@ def test_forgeries_stay_text_in_a_committed_turn(runtime: Runtime) -> None:
     result = runtime.ask("table", FORGERIES[5], AskOptions(commit=True)).result(PATIENCE_S)
     assert result.committed
     turn = runtime._loaded().streams["table"].history.current.turns(3)[0]
-    prompt = runtime._loaded()._prompt
+    prompt = runtime._loaded().committing._prompt
     n_special = sum(token in special for token in turn.tokens)
     assert n_special == sum(t in special for t in (*prompt.ask_tokens, *prompt.close_tokens))

@@ -4,49 +4,34 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from helpers import PATIENCE_S, Start, answered, clip, demo_config, held, hold_prefill, settle, show
+from helpers import (
+    PATIENCE_S,
+    Start,
+    answered,
+    clip,
+    engine_of,
+    held,
+    hold_prefill,
+    settle,
+    show,
+)
+from serial_reference import Committed, Seen, replay
 
-from edge_vlm_ros.history import FrameItem, Item, TextRole
 from edge_vlm_ros.runtime import (
     Answer,
-    AnswerResult,
     AskOptions,
     NewestPublished,
     QuestionLimits,
     Runtime,
-    RuntimeListener,
     SamplingParameters,
     Stamp,
 )
 
 STREAMS = ("table", "shelf")
 N_INTERLEAVINGS = 20
-
-
-class Committed(RuntimeListener):
-    """Answers that ask to be committed, in the order in which they ended."""
-
-    def __init__(self) -> None:
-        self.results: list[AnswerResult] = []
-
-    def answer_finished(self, answer: Answer, result: AnswerResult) -> None:
-        if result.committed:
-            self.results.append(result)
-
-
-@dataclass
-class Seen:
-    """What became of one stream: its items in order, and the answers about it."""
-
-    items: tuple[Item, ...]
-    results: list[AnswerResult] = field(default_factory=list)
-    options: dict[int, AskOptions] = field(default_factory=dict)
-    committed: list[AnswerResult] = field(default_factory=list)
 
 
 @pytest.mark.parametrize("seed", range(N_INTERLEAVINGS))
@@ -83,7 +68,7 @@ def test_random_interleaving(start: Start, alone: Runtime, seed: int) -> None:
         seen.items = runtime._loaded().streams[name].history.current.items
         seen.committed = [r for r in commits.results if r.stream == name]
         replay(alone, seen, lambda frame, c=clips[name]: c.frames(frame.frame_id + 1)[-1])
-    assert runtime.engine_status()[0].running_answers == 0
+    assert runtime.engine_status()[0].status.running_answers == 0
 
 
 def _options(rng: random.Random, shown: int) -> AskOptions:
@@ -94,43 +79,6 @@ def _options(rng: random.Random, shown: int) -> AskOptions:
     if rng.random() < 0.2:
         binding = Stamp(rng.randrange(shown))
     return AskOptions(binding=binding, sampling=sampling, commit=rng.random() < 0.4)
-
-
-def replay(alone: Runtime, seen: Seen, frame: Callable[[FrameItem], object]) -> None:
-    """Make the same history step by step; ask each question when its version is the newest."""
-    alone.reset("table")
-    ids: dict[int, int] = {}  # answer there -> answer here
-    turns = list(seen.committed)
-    for n, item in enumerate(seen.items, 1):
-        if isinstance(item, FrameItem):
-            alone.add_frame("table", frame(item), item.stamp_ns)
-        elif item.role is TextRole.TURN:
-            turn = turns.pop(0)
-            assert item.text == f"{turn.question} -> {turn.text}"
-            alone.commit(ids[turn.answer_id])
-        for result in seen.results:
-            if result.context.version.n != n:
-                continue
-            options = seen.options[result.answer_id]
-            again = alone.ask(
-                "table", result.question, AskOptions(sampling=options.sampling)
-            ).result(PATIENCE_S)
-            assert again.token_ids == result.token_ids
-            assert again.text == result.text
-            assert again.context.identity == result.context.identity
-            assert again.context.frames == result.context.frames
-            ids[result.answer_id] = again.answer_id
-    assert not turns and len(ids) == len(seen.results)
-
-
-@pytest.fixture(scope="module")
-def alone() -> Iterator[Runtime]:
-    """Answers one question at a time; it is reset between histories."""
-    runtime = Runtime(demo_config())
-    runtime.load()
-    runtime.activate()
-    yield runtime
-    runtime.close()
 
 
 def test_answers_while_the_history_is_rebuilt(start: Start, alone: Runtime) -> None:
@@ -181,7 +129,7 @@ def test_interleaved_steps_change_nothing(start: Start, alone: Runtime) -> None:
         return False
 
     with (
-        held(runtime._engine._context, "decode_tokens", next_frame),
+        held(engine_of(runtime)._context, "decode_tokens", next_frame),
         hold_prefill(runtime) as gate,
     ):
         answers = [runtime.ask("table", question) for question in questions]

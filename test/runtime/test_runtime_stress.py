@@ -21,6 +21,7 @@ from helpers import (
     assert_released,
     clip,
     demo_config,
+    engine_of,
     eventually,
     hold_ingestion,
 )
@@ -78,7 +79,7 @@ class Recorder(RuntimeListener):
         if update.state is not AnswerState.QUEUED or self.runtime is None:
             return
         coordinator = self.runtime._loaded()
-        version = coordinator._questions[answer.answer_id].version
+        version = coordinator.answering.questions[answer.answer_id].version
         epoch = coordinator.streams[answer.stream].history.epoch(version.epoch)
         self.bound[answer.answer_id] = epoch.computed(0, version.n)
 
@@ -92,8 +93,8 @@ class Chaos:
     engine: float = 0.01
 
     def install(self, runtime: Runtime) -> None:
-        self._wrap(runtime._encoder, "encode", self.encoder, EncoderError, 0.01)
-        context = runtime._engine._context
+        self._wrap(runtime._parts.encoder, "encode", self.encoder, EncoderError, 0.01)
+        context = engine_of(runtime)._context
         self._wrap(context, "decode_embeddings", self.engine, ComputeError, 0.003)
         self._wrap(context, "decode_tokens", self.engine, ComputeError, 0.001)
 

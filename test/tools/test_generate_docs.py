@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from edge_vlm_ros.ros.parameters import NODE_PARAMETERS, STREAM_PARAMETERS, find_spec, value_problem
+from edge_vlm_ros.ros.parameter_checks import engine_of, find_spec, value_problem
+from edge_vlm_ros.ros.parameters import ENGINE_PARAMETERS, NODE_PARAMETERS, STREAM_PARAMETERS
 from tools.generate_docs import Field, fields, filled, interface, main
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,6 +30,8 @@ def test_parts_are_put_between_their_markers_and_nothing_else_changes(tmp_path: 
         assert f"| `{spec.name}` |" in text
     for spec in STREAM_PARAMETERS:
         assert f"| `NAME.{spec.name}` |" in text
+    for spec in ENGINE_PARAMETERS:
+        assert f"| `engine.NAME.{spec.name}` |" in text
     assert main(["--check", str(path)]) == 0
 
 
@@ -52,8 +55,11 @@ def test_the_interface_names_every_topic_service_and_field() -> None:
         "~/tokens",
         "~/streams/NAME/status",
         "/diagnostics",
+        "~/placement",
         "~/commit_answer",
+        "~/move_ingestion",
         "deadline_s",
+        "prefill_engine",
     ):
         assert f"`{name}`" in text
 
@@ -66,6 +72,7 @@ def test_parameter_files_set_only_parameters_that_exist(path: Path) -> None:
         assert spec is not None, f"{path.name}: {name} is no parameter"
         assert value_problem(name, value) is None
         assert type(value) is type(spec.default), f"{path.name}: {name} has the wrong type"
+        assert (engine_of(name) or "cpu") in parameters.get("engines", ["cpu"]), name
 
 
 def _flat(values: dict[str, object], prefix: str = "") -> list[tuple[str, object]]:

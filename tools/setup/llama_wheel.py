@@ -34,11 +34,17 @@ def requirement() -> str:
     return str(found)
 
 
-def cache_directory() -> Path:
-    """Where the wheel of this version, these build arguments and this processor is kept."""
+def build_arguments() -> str:
+    """CMake's, from setup.py."""
+    return str(declarations()["LLAMA_CMAKE_ARGS"])
+
+
+def cache_directory(arguments: str | None = None) -> Path:
+    """Where the wheel of this version, these build arguments (setup.py's by default) and this
+    processor is kept."""
     version = requirement().partition("==")[2]
     machine = platform.machine()
-    key = digest(declarations()["LLAMA_CMAKE_ARGS"], machine, processor_features())[:16]
+    key = digest(arguments or build_arguments(), machine, processor_features())[:16]
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "edge_vlm_ros" / "wheels" / f"llama_cpp_python-{version}-{machine}-{key}"
 
@@ -49,8 +55,8 @@ def ensure(venv: Venv) -> bool:
     key = digest(str(cache))
     if venv.is_done("llama", key):
         return False
-    with _locked(cache):
-        wheel = _cached(cache)
+    with locked(cache):
+        wheel = cached(cache)
         if wheel is not None:
             step(3, f"{requirement()}: installing the wheel from {cache}")
             if _install(venv, wheel):
@@ -59,7 +65,7 @@ def ensure(venv: Venv) -> bool:
             note("      The cached wheel does not work here (made on another system?).")
             wheel.unlink()
         step(3, f"{requirement()}: building llama.cpp (about 10 minutes on 2 cores, only once)")
-        wheel = _build(venv, cache)
+        wheel = build(venv, cache, build_arguments(), venv.logs / "llama_build.log")
         if not _install(venv, wheel):
             raise Failed(f"llama_cpp cannot be imported; see {venv.logs / 'llama_import.log'}")
     venv.done("llama", key)
@@ -67,7 +73,7 @@ def ensure(venv: Venv) -> bool:
 
 
 @contextmanager
-def _locked(cache: Path) -> Iterator[None]:
+def locked(cache: Path) -> Iterator[None]:
     """Let only one process at a time build into a cache directory."""
     cache.mkdir(parents=True, exist_ok=True)
     directory = os.open(cache, os.O_RDONLY)
@@ -78,14 +84,15 @@ def _locked(cache: Path) -> Iterator[None]:
         os.close(directory)
 
 
-def _cached(cache: Path) -> Path | None:
+def cached(cache: Path) -> Path | None:
     return next(iter(sorted(cache.glob("*.whl"))), None)
 
 
-def _build(venv: Venv, cache: Path) -> Path:
+def build(venv: Venv, cache: Path, arguments: str, log: Path) -> Path:
+    """Build a wheel with these arguments of CMake and put it into a cache directory."""
     jobs = len(os.sched_getaffinity(0))
     env = venv.environment() | {
-        "CMAKE_ARGS": str(declarations()["LLAMA_CMAKE_ARGS"]),
+        "CMAKE_ARGS": arguments,
         "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs),
     }
     # pip's own cache does not tell apart wheels of different CMAKE_ARGS, so it is left out.
@@ -93,11 +100,11 @@ def _build(venv: Venv, cache: Path) -> Path:
     with tempfile.TemporaryDirectory(prefix="edge_vlm_ros_wheel_") as directory:
         run(
             [venv.python, "-m", "pip", "wheel", *options, "-w", directory, requirement()],
-            log=venv.logs / "llama_build.log",
+            log=log,
             progress=r"^\s*(\[\d+/\d+\]|\[\s*\d+%\]|Downloading \S+)",
             env=env,
         )
-        built = _cached(Path(directory))
+        built = cached(Path(directory))
         if built is None:
             raise Failed(f"pip made no wheel of {requirement()}")
         partial = cache / f".{built.name}.partial"

@@ -1,0 +1,1 @@
+"""Where KV is: residency on engines, snapshots in host memory, prefixes, eviction. No threads."""

@@ -1,0 +1,315 @@
+"""Takes accepted questions to their answers: engines, state, handing over, going on elsewhere."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from edge_vlm_ros.engines.protocol import (
+    AnswerFinished,
+    AnswerHandedOff,
+    EndAnswer,
+    FinishReason,
+    Origin,
+    TokensGenerated,
+)
+from edge_vlm_ros.history import Epoch
+from edge_vlm_ros.placement.residency import TrunkRecord
+
+from .answer import AnswerState
+from .engine_slots import EngineSlots
+from .path import Path
+from .question import Question, StateBefore, context_used
+from .stream import StreamState
+from .trunks import Trunks
+
+_logger = logging.getLogger(__name__)
+
+
+class Answering:
+    """Questions from acceptance to their end. Owned by the coordinator's thread.
+
+    ``updated`` hears of every new state and piece of text, ``ended`` of every end,
+    ``moved`` of an answer that goes on on another engine and why.
+    """
+
+    def __init__(
+        self,
+        streams: Mapping[str, StreamState],
+        slots: EngineSlots,
+        trunks: Trunks,
+        clock: Callable[[], float],
+        updated: Callable[[Question, str], None],
+        ended: Callable[[Question, AnswerFinished], None],
+        moved: Callable[[Question, str], None],
+    ) -> None:
+        self.questions: dict[int, Question] = {}
+        self.paths: Counter[str] = Counter({"local": 0, "import": 0, "replay": 0})
+        self.handoffs = self.failovers = 0
+        self.residency_hits = self.residency_misses = 0
+        self._streams = streams
+        self._slots = slots
+        self._trunks = trunks
+        self._clock = clock
+        self._updated = updated
+        self._ended = ended
+        self._moved = moved
+
+    # ---------------------------------------------------------------- on the way
+    def accept(self, question: Question) -> None:
+        self.questions[question.answer_id] = question
+        self._updated(question, "")
+
+    def advance(self, stream: str | None = None) -> None:
+        """Take every question (about ``stream``) as far as it can go now, oldest first."""
+        for question in list(self.questions.values()):
+            if stream in (None, question.version.stream):
+                self._advance(question)
+
+    def _advance(self, question: Question) -> None:
+        if question.ending is not None or not question.wants_kv:
+            return
+        version = question.version
+        stream = self._streams[version.stream]
+        epoch = stream.history.epoch(version.epoch)
+        if version.n > epoch.encoded_n or not (question.engine or self._choose(question)):
+            return
+        if question.running_on is None:
+            record = self._need(question, stream, epoch, question.next_engine)
+            if record is not None:
+                self._start(question, stream, epoch, record)
+        if question.is_handoff and question.running_on is not None:
+            # The second engine gets ready while the first computes. Not earlier: two questions
+            # that go opposite ways would each keep the room that the other needs first.
+            self._need(question, stream, epoch, question.engine)
+
+    def _choose(self, question: Question) -> bool:
+        """Choose engines: those asked for while they work, else one that has the history."""
+        options = question.options
+        ready = self._usable_engines(question)
+        if not ready:
+            return False
+        default = self._resident_engine(question, ready)
+        question.engine = options.engine if options.engine in ready else default
+        asked = options.prefill_engine
+        fresh = not question.token_ids  # what has begun is not handed over once more
+        question.prefill_engine = asked if asked in ready and fresh else question.engine
+        return True
+
+    def _usable_engines(self, question: Question) -> list[str]:
+        ready = [slot.config.name for slot in self._slots.ready]
+        return [name for name in ready if name not in question.failed_on]
+
+    def _resident_engine(self, question: Question, usable: list[str]) -> str:
+        """An engine that holds the version, the least busy of several; else the one that will."""
+        version = question.version
+        ingesting = self._streams[version.stream].ingest_engine
+        busy = Counter(q.running_on for q in self.questions.values())
+        holders = [
+            name
+            for name in usable
+            if self._trunks.holder(name, version.stream, version.epoch, version.n)
+        ]
+        if not holders:
+            return ingesting if ingesting in usable else usable[0]
+        return min(holders, key=lambda name: (busy[name], name != ingesting))
+
+    def _need(
+        self, question: Question, stream: StreamState, epoch: Epoch, engine: str
+    ) -> TrunkRecord | None:
+        n = question.version.n
+        if engine not in question.state_since:
+            known = self._trunks.table.get(engine, stream.name, epoch.number)
+            question.state_since[engine] = StateBefore(
+                held_n=0 if known is None else known.computed.n,
+                published_n=epoch.published_n,
+                ingests=engine == stream.ingest_engine,
+            )
+            question.placed = question.placed or self._clock()
+        return self._trunks.need(stream, epoch, n, engine, question.path, question.answer_id)
+
+    def _start(
+        self, question: Question, stream: StreamState, epoch: Epoch, record: TrunkRecord
+    ) -> None:
+        """Have the engine fork from ``record``, which holds the version."""
+        if question.context is None:
+            question.context = context_used(question.version, epoch)
+            question.context_ready = self._clock()
+        self._note_use(question, record)
+        self._slots.engine(record.engine).submit(question.start(record.trunk, epoch))
+        question.running_on = record.engine
+        question.state = AnswerState.QUEUED
+        # The fork precedes any later command, so the trunk may go now.
+        self._trunks.unneed(question.answer_id, record.engine)
+        if record.engine == question.engine:
+            question.wants_kv = False
+            stream.history.unwant(question.version)
+        self._updated(question, "")
+
+    def _note_use(self, question: Question, record: TrunkRecord) -> None:
+        before, n = question.state_since[record.engine], question.version.n
+        came = record.tokens_by_origin(before.held_n, n)
+        known = min(n, before.published_n) if before.ingests else n
+        replayed = record.tokens_by_origin(before.held_n, known)[Origin.COMPUTED]
+        use = question.use
+        use.imported += came[Origin.IMPORTED]
+        use.replayed += replayed
+        if record.engine == question.prefill_engine:
+            fresh = came[Origin.COMPUTED] - replayed
+            tokens = question.context.tokens if question.context else 0
+            use.reused = tokens - came[Origin.IMPORTED] - replayed - fresh
+            local = not came[Origin.IMPORTED] and not replayed
+            self.residency_hits += local
+            self.residency_misses += not local
+        self._trunks.counts.replayed_tokens += replayed
+        use.moved_bytes += came[Origin.IMPORTED] * self._slots.cell_bytes(record.engine)
+
+    # ---------------------------------------------------------------- events of engines
+    def prefill_started(self, engine: str, answer_id: int) -> None:
+        question = self._running(engine, answer_id)
+        if question is not None and question.prefill_started is None:
+            question.prefill_started = self._clock()
+            question.state = AnswerState.PREFILL
+            self._updated(question, "")
+
+    def tokens(self, engine: str, event: TokensGenerated) -> None:
+        question = self._running(engine, event.answer_id)
+        if question is None:
+            return
+        question.token_ids += event.token_ids
+        if question.first_token is None:
+            question.first_token = self._clock()
+        elif not event.delta and question.state is AnswerState.DECODING:
+            return
+        question.state = AnswerState.DECODING
+        self._updated(question, event.delta)
+
+    def handed_off(self, engine: str, event: AnswerHandedOff) -> None:
+        question = self._running(engine, event.answer_id)
+        if question is None:
+            return
+        question.running_on = None
+        if question.ending is not None:
+            self._end_here(question, question.ending)
+            return
+        question.handed_off = True
+        if self._slots.can_import(engine, question.engine):
+            question.prefilled = event.state
+            question.use.moved_bytes += event.state.n_bytes
+        self.handoffs += 1
+        self._advance(question)
+
+    def finished(self, engine: str, event: AnswerFinished) -> None:
+        question = self._running(engine, event.answer_id)
+        if question is None:
+            return
+        if event.reason is FinishReason.ERROR and self._try_elsewhere(question, event.error):
+            return
+        if event.tail:
+            self._updated(question, event.tail)
+        self._finish(question, event)
+
+    # ---------------------------------------------------------------- ends
+    def end(self, answer_id: int, reason: FinishReason) -> None:
+        """End a question as soon as possible, with the text it has."""
+        question = self.questions.get(answer_id)
+        if question is None or question.ending is not None:
+            return
+        if question.running_on is None:
+            self._end_here(question, reason)
+        else:
+            question.ending = reason
+            self._slots.engine(question.running_on).submit(EndAnswer(answer_id, reason))
+
+    def end_all_here(self, reason: FinishReason, error: str) -> None:
+        """End every question without asking any engine."""
+        for question in list(self.questions.values()):
+            self._end_here(question, reason, error)
+
+    def trunk_failed(self, record: TrunkRecord, error: str) -> None:
+        """An engine cannot compute a history that questions wait for there."""
+        for question in list(self.questions.values()):
+            version = question.version
+            waits = question.wants_kv and question.ending is None
+            same = (version.stream, version.epoch) == (record.trunk.stream, record.trunk.epoch)
+            if waits and same and question.next_engine in ("", record.engine):
+                question.failed_on.add(record.engine)
+                if not self._try_elsewhere(question, error):
+                    self._end_here(question, FinishReason.ERROR, error)
+
+    def engine_lost(self, engine: str, error: str) -> None:
+        """Take the questions of a failed engine to another one, or end them."""
+        if not self._slots.ready:
+            self.end_all_here(FinishReason.ERROR, f"{error}; no other engine is left")
+            return
+        for question in list(self.questions.values()):
+            if engine not in (question.engine, question.prefill_engine):
+                continue
+            if question.ending is not None and question.running_on == engine:
+                self._end_here(question, question.ending)
+            elif question.running_on in (None, engine):
+                self._move(question, error)
+            elif question.is_handoff:
+                # It is being prefilled elsewhere: only where it was to go must change.
+                question.engine = question.prefill_engine
+
+    def _try_elsewhere(self, question: Question, error: str) -> bool:
+        """Go on on an engine that has not failed on the question; False when there is none."""
+        if question.prefilled is not None:
+            question.prefilled = None  # it may have been refused: the same engine can do without
+        elif question.running_on is not None:
+            question.failed_on.add(question.running_on)
+        if question.ending is not None or not self._usable_engines(question):
+            return False
+        self._move(question, error)
+        return True
+
+    def _move(self, question: Question, why: str) -> None:
+        """Choose anew. What has been generated stays: the next engine goes on after it."""
+        was_running = question.running_on is not None
+        stream = self._streams[question.version.stream]
+        question.running_on = None
+        question.engine = question.prefill_engine = ""
+        question.handed_off = False
+        question.path = Path.ANY
+        question.state_since.clear()
+        self._trunks.unneed(question.answer_id)
+        if not question.wants_kv:
+            question.wants_kv = True
+            stream.history.want(question.version)
+        if was_running:
+            question.failovers += 1
+            self.failovers += 1
+        stream.ingest()
+        self._advance(question)
+        if was_running and question.engine:
+            self._moved(question, why)
+
+    def _end_here(self, question: Question, reason: FinishReason, error: str = "") -> None:
+        """End a question that no engine has in hand, or none that will answer."""
+        ids = tuple(question.token_ids)
+        self._finish(question, AnswerFinished(question.answer_id, reason, "", ids, error, 0))
+
+    def _finish(self, question: Question, event: AnswerFinished) -> None:
+        stream = self._streams[question.version.stream]
+        question.running_on = None
+        question.state = AnswerState.FINISHED
+        if question.context is None:
+            epoch = stream.history.epoch(question.version.epoch)
+            question.context = context_used(question.version, epoch)
+        else:
+            self.paths[question.use.path.value] += 1
+        self._trunks.unneed(question.answer_id)
+        if question.wants_kv:
+            question.wants_kv = False
+            stream.history.unwant(question.version)
+        stream.history.release(question.version)
+        del self.questions[question.answer_id]
+        self._ended(question, event)
+        stream.ingest()
+
+    def _running(self, engine: str, answer_id: int) -> Question | None:
+        """The question, unless it has ended or gone elsewhere."""
+        question = self.questions.get(answer_id)
+        return question if question is not None and question.running_on == engine else None

@@ -1,0 +1,159 @@
+"""Puts the parts of a runtime together."""
+
+from __future__ import annotations
+
+import logging
+import queue
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from edge_vlm_ros.engines.model import LlamaModel
+from edge_vlm_ros.history import History, HistoryLimits, root_identity
+from edge_vlm_ros.model_profile import sha256_file, template_identity
+from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
+from edge_vlm_ros.vision.encoder import Encoder
+from edge_vlm_ros.vision.self_test import SelfTestResult, self_test
+from edge_vlm_ros.vision.worker import VisionWorker
+
+from .config import ConfigError, RuntimeConfig
+from .coordinator import Coordinator
+from .engine_maker import EngineMaker, EngineSizes
+from .engine_slots import EngineSlots
+from .listener import RuntimeListener
+from .probe import probe_pairs
+from .prompt import PromptTemplate, prompt_template
+from .sizing import TRUNKS_PER_STREAM, answer_cells, context_cells, history_limits
+from .status import PairProbe
+from .stream import StreamState
+from .trunks import Trunks
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A loaded runtime; the coordinator's loop is not running yet."""
+
+    coordinator: Coordinator
+    slots: EngineSlots
+    probes: tuple[PairProbe, ...]
+    encoder: Encoder
+    self_test: SelfTestResult
+    vision: VisionWorker
+    cache: EmbeddingCache
+
+
+def assemble(
+    config: RuntimeConfig,
+    maker: EngineMaker,
+    encoder: Encoder,
+    listener: RuntimeListener,
+    undo: ExitStack,
+) -> Parts:
+    """Start the engines and the vision worker; ``undo`` gets what stops them again.
+
+    Raises ConfigError or EngineError.
+    """
+    _check_model(config, encoder, maker.vocabulary)
+    tested = self_test(encoder, config.profile.encoder.reference)
+    if not tested.passed:
+        _logger.warning("encoder self-test failed: %s", tested.message)
+    model, inbox = maker.vocabulary, queue.SimpleQueue[object]()
+    prompt = prompt_template(config.profile, model)
+    limits = [
+        history_limits(stream.history, config.profile, prompt, config.questions)
+        for stream in config.streams
+    ]
+    maker.set_sizes(_sizes(config, limits, prompt))
+    placement = config.placement
+    slots = EngineSlots(
+        config.engines, maker.make, inbox.put, placement.retry_s, placement.max_retry_s
+    )
+    undo.callback(slots.close)
+    slots.start_all()
+    probes = probe_pairs(slots, inbox, prompt, answer_cells(config.questions))
+    _note_incompatible(probes, slots, listener)
+    cache = EmbeddingCache(config.vision.cache_entries, config.vision.cache_bytes)
+    vision = VisionWorker(
+        encoder,
+        cache,
+        inbox.put,
+        resize=config.profile.encoder.resize,
+        pad_value=config.profile.encoder.pad_value,
+    )
+    undo.callback(vision.close)
+    streams: dict[str, StreamState] = {}
+    trunks = Trunks(
+        slots,
+        placement,
+        answer_cells(config.questions),
+        lambda record: streams[record.trunk.stream].grows(record),
+    )
+    root = _root_identity(config)
+    for stream, limit in zip(config.streams, limits, strict=True):
+        history = History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit)
+        preferred = config.ingest_engine(stream)
+        streams[stream.name] = StreamState(stream, history, preferred, slots, trunks, vision, cache)
+    coordinator = Coordinator(
+        inbox,
+        streams.values(),
+        slots,
+        trunks,
+        cache,
+        prompt,
+        lambda text: model.tokenize(text, parse_special=False),
+        config.questions,
+        listener,
+    )
+    return Parts(coordinator, slots, probes, encoder, tested, vision, cache)
+
+
+def _check_model(config: RuntimeConfig, encoder: Encoder, model: LlamaModel) -> None:
+    if encoder.n_embd != model.n_embd:
+        raise ConfigError(
+            f"the encoder's embeddings have {encoder.n_embd} values, the language model "
+            f"{model.path.name} takes {model.n_embd}: they do not belong together"
+        )
+    trained = config.profile.language.context_tokens
+    if trained > model.n_ctx_train:
+        raise ConfigError(
+            f"the profile says that {model.path.name} was trained on {trained} positions, the "
+            f"file says {model.n_ctx_train}: correct language.context_tokens"
+        )
+
+
+def _sizes(
+    config: RuntimeConfig, limits: Sequence[HistoryLimits], prompt: PromptTemplate
+) -> EngineSizes:
+    max_pending = config.questions.max_pending
+    return EngineSizes(
+        max_trunks=TRUNKS_PER_STREAM * len(limits) + max_pending,
+        max_branches=max_pending,
+        max_exports=len(limits) + max_pending,
+        answer_cells=answer_cells(config.questions),
+        stop_tokens=prompt.stop_tokens,
+        n_ctx=lambda engine: context_cells(engine, limits, config.questions),
+    )
+
+
+def _note_incompatible(
+    probes: Sequence[PairProbe], slots: EngineSlots, listener: RuntimeListener
+) -> None:
+    """Say loudly which engines cannot exchange KV."""
+    for probe in probes:
+        if probe.outcome == "incompatible":
+            slots[probe.destination].incompatible.add(probe.source)
+            _logger.warning(
+                "engine %s cannot import from engine %s, histories are replayed instead: %s",
+                probe.destination,
+                probe.source,
+                probe.detail,
+            )
+            listener.pair_incompatible(probe.source, probe.destination, probe.detail)
+
+
+def _root_identity(config: RuntimeConfig) -> bytes:
+    profile = config.profile
+    model_digest = profile.language.sha256 or sha256_file(profile.language.file)
+    return root_identity(model_digest.encode(), template_identity(profile))

@@ -1,0 +1,71 @@
+"""Exports of KV that are under way, and whom they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from edge_vlm_ros.engines.protocol import Boundary, ExportRange, TrunkId
+from edge_vlm_ros.placement.eviction import cut_ranges
+from edge_vlm_ros.placement.residency import TrunkRecord
+
+from .engine_slots import EngineSlots
+
+
+@dataclass(frozen=True)
+class Export:
+    """What is being exported, and the trunk that it is to extend (None: only for the cache)."""
+
+    source: str
+    trunk: TrunkId
+    boundaries: tuple[Boundary, ...]
+    destination: TrunkRecord | None
+
+
+class Exports:
+    """Requests to engines. A trunk that waits for one has its number in ``TrunkRecord.export``."""
+
+    def __init__(self, slots: EngineSlots) -> None:
+        self._slots = slots
+        self._exports: dict[int, Export] = {}
+        self._next_request = 1
+
+    def request(
+        self, holder: TrunkRecord, ends: list[Boundary], destination: TrunkRecord | None
+    ) -> None:
+        """Have the engine of ``holder`` export what lies between the first and the last of
+        ``ends``, cut at some of them."""
+        longest = self._slots[holder.engine].config.transfer_tokens
+        cuts = cut_ranges([end.tokens for end in ends], longest)
+        boundaries = tuple(ends[cut] for cut in cuts)
+        request, self._next_request = self._next_request, self._next_request + 1
+        self._exports[request] = Export(holder.engine, holder.trunk, boundaries, destination)
+        if destination is not None:
+            destination.export = request
+        command = ExportRange(request, holder.trunk, boundaries)
+        self._slots.engine(holder.engine).submit(command)
+
+    def adopt(self, record: TrunkRecord, n: int) -> bool:
+        """Let ``record``, which is to reach version ``n``, wait for an export of what was evicted a
+        moment ago; False when there is none that fits."""
+        for request, export in self._exports.items():
+            same_epoch = replace(export.trunk, life=record.trunk.life) == record.trunk
+            fits = export.boundaries[0] == record.submitted and export.boundaries[-1].n <= n
+            if export.destination is None and same_epoch and fits:
+                if self._slots.can_import(export.source, record.engine):
+                    self._exports[request] = replace(export, destination=record)
+                    record.export = request
+                    return True
+        return False
+
+    def end(self, request: int) -> Export | None:
+        """A request has been answered; None when its engine was lost meanwhile."""
+        export = self._exports.pop(request, None)
+        if export is not None and export.destination is not None:
+            export.destination.export = None
+        return export
+
+    def engine_lost(self, engine: str) -> None:
+        """What a failed engine was to export will never come."""
+        for request, export in list(self._exports.items()):
+            if export.source == engine:
+                self.end(request)

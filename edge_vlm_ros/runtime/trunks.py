@@ -1,0 +1,389 @@
+"""Brings histories onto engines: continue, fork, import or replay, within the engines' cells."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from edge_vlm_ros.engines.protocol import (
+    AppendFailed,
+    AppendToTrunk,
+    Boundary,
+    DropTrunk,
+    ExportFailed,
+    ForkTrunk,
+    ImportIntoTrunk,
+    Origin,
+    RangeExported,
+    Segment,
+    TrunkId,
+    VersionComputed,
+)
+from edge_vlm_ros.engines.snapshot import Snapshot
+from edge_vlm_ros.history import Epoch
+from edge_vlm_ros.placement.cell_budget import CellBudget
+from edge_vlm_ros.placement.prefix_index import PrefixIndex
+from edge_vlm_ros.placement.residency import HeldVersion, ResidencyTable, TrunkRecord, farthest
+from edge_vlm_ros.placement.snapshot_cache import SnapshotCache
+
+from .config import PlacementConfig
+from .engine_slots import EngineSlots
+from .exports import Exports
+from .path import Path
+
+_logger = logging.getLogger(__name__)
+
+_LEAST_FORK_N = 2
+"""What all histories of a model start with is sooner computed than looked up."""
+
+
+class TrunkSource(Protocol):
+    """What is needed of a stream to put its history onto an engine."""
+
+    @property
+    def name(self) -> str: ...
+
+    def segments(self, epoch: Epoch, n: int) -> tuple[Segment, ...]:
+        """What item ``n`` (from 1) of an epoch is computed from; the item is encoded."""
+        ...
+
+
+@dataclass
+class MovementCounts:
+    """What has been moved since start; sizes in bytes and tokens."""
+
+    full_imports: int = 0
+    delta_imports: int = 0
+    failed_imports: int = 0
+    exported_bytes: int = 0
+    imported_bytes: int = 0
+    replayed_tokens: int = 0
+    evicted_trunks: int = 0
+
+
+def boundary(epoch: Epoch, n: int) -> Boundary:
+    """The end of an encoded version of ``epoch``."""
+    return Boundary(n, epoch.tokens(n), epoch.identity(n))
+
+
+class Trunks:
+    """All trunks of all engines. Owned by the coordinator's thread; every method returns at once.
+
+    ``answer_cells`` of each engine are never given to trunks: an answer always finds room.
+    ``is_ingest`` says whether a trunk is the one that its stream grows.
+    """
+
+    def __init__(
+        self,
+        slots: EngineSlots,
+        config: PlacementConfig,
+        answer_cells: int,
+        is_ingest: Callable[[TrunkRecord], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.table = ResidencyTable()
+        self.snapshots = SnapshotCache(config.snapshot_entries, config.snapshot_bytes)
+        self.prefixes = PrefixIndex(config.prefix_entries)
+        self.counts = MovementCounts()
+        self._slots = slots
+        self._answer_cells = answer_cells
+        self._clock = clock
+        self._exports = Exports(slots)
+        self._cut_short = False
+        self._is_ingest = is_ingest
+        self._budget = CellBudget(self.table, self._capacity, is_ingest, self._evict, clock)
+
+    # ---------------------------------------------------------------- questions
+    def holder(self, engine: str, stream: str, epoch: int, n: int) -> TrunkRecord | None:
+        """The trunk of ``engine`` if it holds version ``n``."""
+        record = self.table.get(engine, stream, epoch)
+        return record if record is not None and record.computed.n >= n else None
+
+    def need(
+        self, source: TrunkSource, epoch: Epoch, n: int, engine: str, path: Path, question: int
+    ) -> TrunkRecord | None:
+        """Have ``engine`` hold version ``n``, which is encoded, for an accepted question.
+
+        Returns the trunk once it does. Until ``unneed`` it keeps what it has; call this again
+        after every change until then.
+        """
+        record = self._record(source, epoch, engine)
+        tokens = epoch.tokens(n)
+        if record.reserved.get(question, -1) < tokens:
+            if not self._budget.make_room(record, tokens, question):
+                return None
+            record.reserved[question] = tokens
+        if record.computed.n >= n:
+            return record
+        self._extend(record, source, epoch, n, path)
+        return None
+
+    def unneed(self, question: int, engine: str | None = None) -> None:
+        """The question has forked on ``engine``; None: it has ended, or goes elsewhere."""
+        for record in self.table:
+            if engine in (None, record.engine) and question in record.reserved:
+                del record.reserved[question]
+                record.last_use = self._clock()
+                self._budget.note_freed()
+        self._budget.leave(question, engine)
+
+    def take_retry(self) -> bool:
+        """Whether, since the last call, room was given back that somebody waits for, or a trunk
+        was evicted that was to be extended: for frames, or as what another engine waits for."""
+        cut_short, self._cut_short = self._cut_short, False
+        return self._budget.take_retry() or cut_short
+
+    # ---------------------------------------------------------------- ingestion
+    def ingest(self, source: TrunkSource, epoch: Epoch, n: int, engine: str) -> int:
+        """Have ``engine`` compute versions up to ``n``, as far as there is room; returns how far
+        it has come."""
+        known = self.table.get(engine, source.name, epoch.number)
+        if known is not None and known.submitted.n >= n:
+            return known.computed.n
+        record = known or self._record(source, epoch, engine)
+        record.last_use = self._clock()
+        target = n
+        while target > record.submitted.n and not self._budget.make_room(
+            record, epoch.tokens(target), None
+        ):
+            target -= 1
+        if target > record.submitted.n:
+            self._extend(record, source, epoch, target, Path.ANY)
+        return record.computed.n
+
+    def forget_epoch(self, stream: str, epoch: int) -> None:
+        """Nobody needs KV of this epoch: drop what no question needs any more."""
+        for record in self.table.of_epoch(stream, epoch):
+            if not record.reserved:
+                self._drop(record)
+
+    def evict(self, stream: str, engine: str) -> int:
+        """Drop the trunks of a stream on an engine that no question needs; returns how many."""
+        records = [
+            record
+            for record in self.table.of_stream(stream)
+            if record.engine == engine and not record.reserved
+        ]
+        for record in records:
+            self._evict(record)
+        return len(records)
+
+    # ---------------------------------------------------------------- events
+    def computed(self, engine: str, event: VersionComputed) -> TrunkRecord | None:
+        """Note what a trunk holds; None when it has been dropped meanwhile."""
+        record = self.table.of(engine, event.trunk)
+        if record is None:
+            return None
+        done = [b for b in record.planned if b.n <= event.n]
+        record.planned = [b for b in record.planned if b.n > event.n]
+        record.held += [HeldVersion(b, event.origin) for b in done]
+        record.attempts = 0
+        record.last_use = self._clock()
+        for b in done:
+            if b.n >= _LEAST_FORK_N:
+                self.prefixes.add(engine, record.trunk, b.identity)
+        return record
+
+    def append_failed(self, engine: str, event: AppendFailed) -> TrunkRecord | None:
+        """Take a trunk back to what it holds; None when it has been dropped meanwhile."""
+        record = self.table.of(engine, event.trunk)
+        if record is None:
+            return None
+        record.submitted = record.computed
+        record.planned.clear()
+        if event.n == record.computed.n + 1 or event.origin is not Origin.COMPUTED:
+            record.attempts += 1
+        if event.origin is not Origin.COMPUTED:
+            self.counts.failed_imports += event.origin is Origin.IMPORTED
+            record.moves_refused = True
+            _logger.warning(
+                "engine %s: the history of stream %s cannot be %s, it is replayed: %s",
+                engine,
+                event.trunk.stream,
+                event.origin.value,
+                event.error,
+            )
+        return record
+
+    def exported(self, event: RangeExported) -> TrunkRecord | None:
+        """Keep the snapshots and hand them on; returns the trunk they extend."""
+        export = self._exports.end(event.request_id)
+        if export is None:
+            return None
+        for snapshot in event.snapshots:
+            self.counts.exported_bytes += snapshot.n_bytes
+            self.snapshots.put(snapshot)
+        record = export.destination
+        if record is None or self.table.of(record.engine, record.trunk) is not record:
+            return None
+        self._import(record, export.boundaries, event.snapshots)
+        return record
+
+    def export_failed(self, event: ExportFailed) -> TrunkRecord | None:
+        export = self._exports.end(event.request_id)
+        if export is None or export.destination is None:
+            return None
+        _logger.warning("engine %s cannot export: %s", export.source, event.error)
+        export.destination.moves_refused = True
+        self.counts.failed_imports += 1
+        return export.destination
+
+    def engine_lost(self, engine: str) -> None:
+        """Everything that a failed engine held is gone."""
+        for record in self.table.on_engine(engine):
+            self.table.drop(record)
+            self.prefixes.forget(engine, record.trunk)
+        self._exports.engine_lost(engine)
+        self._budget.note_freed()
+
+    # ---------------------------------------------------------------- extending
+    def _record(self, source: TrunkSource, epoch: Epoch, engine: str) -> TrunkRecord:
+        record = self.table.get(engine, source.name, epoch.number)
+        if record is None:
+            root = boundary(epoch, 0)
+            record = self.table.begin(engine, source.name, epoch.number, root, self._clock())
+        return record
+
+    def _extend(
+        self, record: TrunkRecord, source: TrunkSource, epoch: Epoch, n: int, path: Path
+    ) -> None:
+        """Send what takes the trunk on towards version ``n``, for which there is room."""
+        if record.export is not None or record.submitted.n >= n:
+            return
+        if path is Path.ANY and not record.moves_refused:
+            self._fork(record, epoch, n)
+        if path is not Path.REPLAY and not record.moves_refused:
+            self._import_snapshots(record, epoch, n)
+            if self._request_export(record, epoch, n):
+                return
+            missing = epoch.tokens(n) - record.submitted.tokens
+            if missing and path is Path.IMPORT and self._will_be_held(record):
+                return  # the engine that ingests the stream is about to have it
+        engine = self._slots.engine(record.engine)
+        for at in range(record.submitted.n, n):
+            engine.submit(AppendToTrunk(record.trunk, at + 1, source.segments(epoch, at + 1)))
+            self._submitted(record, boundary(epoch, at + 1))
+
+    def _submitted(self, record: TrunkRecord, stop: Boundary) -> None:
+        record.planned.append(stop)
+        record.submitted = stop
+
+    def _fork(self, record: TrunkRecord, epoch: Epoch, n: int) -> None:
+        """Begin the trunk anew as part of another one that holds more of the same computation."""
+        first = max(record.submitted.n + 1, _LEAST_FORK_N)
+        wanted = [boundary(epoch, at) for at in range(first, n + 1)]
+        missing = [b for b in wanted if b.tokens > record.submitted.tokens]
+        place = self.prefixes.longest(record.engine, missing) if missing else None
+        if place is None:
+            return
+        before = self._begin_anew(record)
+        engine = self._slots.engine(record.engine)
+        engine.submit(ForkTrunk(place.trunk, record.trunk, place.stop))
+        engine.submit(DropTrunk(before))
+        self._submitted(record, place.stop)
+
+    def _begin_anew(self, record: TrunkRecord) -> TrunkId:
+        """Returns the trunk that is replaced and must be dropped."""
+        before = record.trunk
+        self.table.renew(record)
+        self.prefixes.forget(record.engine, before)
+        return before
+
+    def _import_snapshots(self, record: TrunkRecord, epoch: Epoch, n: int) -> None:
+        start = record.submitted.n
+        if start and start >= epoch.published_n:
+            return  # what no engine ever held is in no cache
+        ends = [boundary(epoch, at) for at in range(n + 1)]
+        layout = self._slots.engine(record.engine).layout
+        found = self.snapshots.chain(layout, ends[start:], ends)
+        if not found:
+            return
+        by_identity = {end.identity: end for end in ends}
+        stops = [by_identity[snapshot.header.stop_identity] for snapshot in found]
+        begin = by_identity[found[0].header.start_identity]
+        if begin.tokens < record.submitted.tokens:
+            if stops[-1].tokens <= record.submitted.tokens:
+                return
+            self._slots.engine(record.engine).submit(DropTrunk(self._begin_anew(record)))
+        self._import(record, (record.submitted, *stops), tuple(found))
+
+    def _import(
+        self,
+        record: TrunkRecord,
+        boundaries: tuple[Boundary, ...],
+        snapshots: tuple[Snapshot, ...],
+    ) -> None:
+        if boundaries[0].n == 0:
+            self.counts.full_imports += 1
+        else:
+            self.counts.delta_imports += 1
+        engine = self._slots.engine(record.engine)
+        for start, stop, snapshot in zip(boundaries, boundaries[1:], snapshots, strict=False):
+            engine.submit(ImportIntoTrunk(record.trunk, start, stop, snapshot))
+            self._submitted(record, stop)
+            self.counts.imported_bytes += snapshot.n_bytes
+
+    def _request_export(self, record: TrunkRecord, epoch: Epoch, n: int) -> bool:
+        """Ask the engine that holds most of what is missing for it; False if there is none."""
+        start = record.submitted.n
+        if start >= n:
+            return False
+        if self._exports.adopt(record, n):
+            return True
+        others = [
+            other
+            for other in self.table.of_epoch(record.trunk.stream, epoch.number)
+            if other.engine != record.engine
+            and other.computed.n > start
+            and self._slots[other.engine].ready
+            and self._slots.can_import(other.engine, record.engine)
+        ]
+        other = farthest(others)
+        if other is None:
+            return False
+        ends = [boundary(epoch, at) for at in range(start, min(n, other.computed.n) + 1)]
+        if ends[-1].tokens == ends[0].tokens:
+            return False  # frames that could not be encoded: nothing to move
+        self._exports.request(other, ends, record)
+        return True
+
+    def _will_be_held(self, record: TrunkRecord) -> bool:
+        stream, epoch = record.trunk.stream, record.trunk.epoch
+        return any(
+            self._is_ingest(other) and other.engine != record.engine
+            for other in self.table.of_epoch(stream, epoch)
+            if self._slots[other.engine].ready
+            and self._slots.can_import(other.engine, record.engine)
+        )
+
+    # ---------------------------------------------------------------- dropping
+    def _capacity(self, engine: str) -> int:
+        return self._slots.engine(engine).n_cells - self._answer_cells
+
+    def _evict(self, record: TrunkRecord) -> None:
+        """Drop a trunk; what only this engine holds goes to host memory first, if it may."""
+        others = [
+            other.computed.n
+            for other in self.table.of_epoch(record.trunk.stream, record.trunk.epoch)
+            if other is not record
+        ]
+        ends = record.boundaries(0)
+        if (
+            self.snapshots.max_bytes
+            and len(ends) > 1
+            and record.computed.n > max(others, default=0)
+        ):
+            self._exports.request(record, ends, None)
+        self.counts.evicted_trunks += 1
+        self._cut_short = self._cut_short or not record.settled
+        self._drop(record)
+
+    def _drop(self, record: TrunkRecord) -> None:
+        self.table.drop(record)
+        self.prefixes.forget(record.engine, record.trunk)
+        if self._slots[record.engine].ready:
+            self._slots.engine(record.engine).submit(DropTrunk(record.trunk))
+        self._budget.note_freed()
