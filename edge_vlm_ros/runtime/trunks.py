@@ -194,6 +194,7 @@ class Trunks:
             return None
         record.submitted = record.computed
         record.planned.clear()
+        self._budget.note_freed()
         if event.n == record.computed.n + 1 or event.origin is not Origin.COMPUTED:
             record.attempts += 1
         if event.origin is not Origin.COMPUTED:
@@ -219,7 +220,10 @@ class Trunks:
         record = export.destination
         if record is None or self.table.of(record.engine, record.trunk) is not record:
             return None
-        self._import(record, export.boundaries, event.snapshots)
+        # The question that it was requested for may be gone, and its room with it.
+        stop, question = export.boundaries[-1], min(record.reserved, default=None)
+        if self._budget.make_room(record, stop.tokens, question):
+            self._import(record, export.boundaries, event.snapshots)
         return record
 
     def export_failed(self, event: ExportFailed) -> TrunkRecord | None:
@@ -260,7 +264,7 @@ class Trunks:
             if self._request_export(record, epoch, n):
                 return
             missing = epoch.tokens(n) - record.submitted.tokens
-            if missing and path is Path.IMPORT and self._will_be_held(record):
+            if missing and path is Path.IMPORT and self._will_be_held(record, n):
                 return  # the engine that ingests the stream is about to have it
         engine = self._slots.engine(record.engine)
         for at in range(record.submitted.n, n):
@@ -289,6 +293,7 @@ class Trunks:
         """Returns the trunk that is replaced and must be dropped."""
         before = record.trunk
         self.table.renew(record)
+        self._budget.note_freed()
         self.prefixes.forget(record.engine, before)
         return before
 
@@ -350,10 +355,12 @@ class Trunks:
         self._exports.request(other, ends, record)
         return True
 
-    def _will_be_held(self, record: TrunkRecord) -> bool:
+    def _will_be_held(self, record: TrunkRecord, n: int) -> bool:
+        """Whether the engine that ingests the stream has been told to compute version ``n``. While
+        it has no room for that it may be a question's reserve that it waits for."""
         stream, epoch = record.trunk.stream, record.trunk.epoch
         return any(
-            self._is_ingest(other) and other.engine != record.engine
+            self._is_ingest(other) and other.engine != record.engine and other.submitted.n >= n
             for other in self.table.of_epoch(stream, epoch)
             if self._slots[other.engine].ready
             and self._slots.can_import(other.engine, record.engine)
