@@ -76,6 +76,7 @@ ENGINE = EngineStatus(
     imported_bytes=0,
     export_bytes_s=50.0 * 2**20,
     import_bytes_s=0.0,
+    unordered_tokens=0,
     memory_weights_bytes=0,
     memory_kv_bytes=0,
 )

@@ -6,7 +6,7 @@ Synchronous and owned by one thread. It knows nothing of streams and answers.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from . import native_log
 from .batch import Batch
+from .cell_map import CellMap, PositionRange
 from .config import KvType
 from .errors import (
     ComputeError,
@@ -34,6 +35,8 @@ Chunk = tuple[int, ...] | NDArray[np.float32]
 LLAMA_MAX_SEQ = 256
 """Sequence ids of a unified cache must be below this: llama.cpp's compile-time constant."""
 
+_MAX_GRAVES = 32
+
 # enum ggml_type; the binding does not name all of them
 _GGML_TYPE = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
 _BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
@@ -42,6 +45,9 @@ _BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
 class LlamaContext:
     """A unified KV cache with ``n_ctx`` cells for ``n_seq_max`` sequences, the last of which is
     used by ``export_range`` and ``import_range``.
+
+    Cells of a sequence are kept in the order of their positions (see cell_map), as far as there is
+    room: ``unordered`` counts tokens for which there was none.
 
     Flash attention and equal K and V types are pinned, as are equal thread counts for batches of
     every size: an automatic choice on either could differ from another engine's. Raises
@@ -65,11 +71,13 @@ class LlamaContext:
             )
         if n_ctx < n_seq_max:
             raise ContextError(f"{n_ctx} cells are too few for {n_seq_max} sequences: raise n_ctx")
+        n_graves = min(_MAX_GRAVES, LLAMA_MAX_SEQ - n_seq_max, n_ctx - n_seq_max)
+        graves = range(n_seq_max, n_seq_max + n_graves)
         params = llama.llama_context_default_params()
         params.n_ctx = n_ctx
         # llama.cpp aborts the process when a batch cannot hold one row of every sequence.
-        params.n_batch = params.n_ubatch = max(n_batch, n_seq_max)
-        params.n_seq_max = n_seq_max
+        params.n_batch = params.n_ubatch = max(n_batch, graves.stop)
+        params.n_seq_max = graves.stop
         params.n_threads = params.n_threads_batch = n_threads
         params.type_k = params.type_v = _GGML_TYPE[kv_type]
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
@@ -94,6 +102,8 @@ class LlamaContext:
         self.kv_bytes = _kv_bytes(model, self.n_ctx, kv_type)
         self._n_embd = model.n_embd
         self._batch = Batch(n_batch)
+        self._map = CellMap(self.n_ctx, graves)
+        self.unordered = 0
 
     @property
     def handle(self) -> object:
@@ -108,7 +118,8 @@ class LlamaContext:
     ) -> None:
         """Compute one batch of tokens, one row each. Raises a DecodeError."""
         self._check(len(tokens))
-        self._decode(self._batch.of_tokens(tokens, positions, sequences, wants_logits))
+        batch = self._batch.of_tokens(tokens, positions, sequences, wants_logits)
+        self._decode(batch, sequences, positions)
 
     def decode_embeddings(
         self, embeddings: NDArray[np.float32], first_position: int, sequence: int
@@ -124,7 +135,9 @@ class LlamaContext:
                 f"embeddings {embeddings.dtype} {list(embeddings.shape)} do not fit the model, "
                 f"which takes float32 {list(expected)}"
             )
-        self._decode(self._batch.of_embeddings(embeddings, first_position, sequence))
+        n = len(embeddings)
+        batch = self._batch.of_embeddings(embeddings, first_position, sequence)
+        self._decode(batch, [sequence] * n, range(first_position, first_position + n))
 
     def extend(self, sequence: int, first_position: int, chunk: Chunk) -> None:
         """Compute token ids or embeddings at the end of a sequence, without logits.
@@ -141,10 +154,48 @@ class LlamaContext:
     def fork(self, source: int, target: int, n_positions: int) -> None:
         """Let ``target`` share the first ``n_positions`` positions of ``source``: no copying."""
         llama.llama_memory_seq_cp(self._memory, source, target, 0, n_positions)
+        self._map.fork(source, target, n_positions)
 
     def trim(self, sequence: int, first_position: int = 0) -> None:
-        """Remove the positions from ``first_position`` on; cells free up with their last user."""
-        llama.llama_memory_seq_rm(self._memory, sequence, first_position, -1)
+        """Remove the positions from ``first_position`` on; cells can be used again when their last
+        user has removed them."""
+        burial = self._map.trim(sequence, first_position)
+        self._free(burial.exhumed)
+        for dead in burial.buried:
+            llama.llama_memory_seq_cp(self._memory, sequence, burial.grave, dead.start, dead.stop)
+        self._remove(PositionRange(sequence, first_position, -1))
+
+    def _free(self, ranges: Iterable[PositionRange]) -> None:
+        for removed in ranges:
+            self._remove(removed)
+
+    def _remove(self, removed: PositionRange) -> None:
+        llama.llama_memory_seq_rm(self._memory, removed.sequence, removed.start, removed.stop)
+
+    def _place(self, sequences: Sequence[int]) -> Sequence[int]:
+        """Make the cells that the next tokens of ``sequences`` are to get the lowest free ones.
+
+        Raises NoCellsError.
+        """
+        placement = self._map.place(sequences)
+        alone = len(set(sequences)) == 1 and self._map.is_alone(sequences[0])
+        if placement is not None and not placement.ordered and alone:
+            self._move_down(sequences[0])
+            placement = self._map.place(sequences)
+        if placement is None:
+            raise NoCellsError(f"no free KV cells for {len(sequences)} rows")
+        self._free(placement.exhumed)
+        if not placement.ordered:
+            self.unordered += len(sequences)
+        return placement.cells
+
+    def _move_down(self, sequence: int) -> None:
+        """Put a sequence that has come to the end of the cache into the lowest cells."""
+        n = len(self._map.cells(sequence))
+        if n:
+            blob = self.export_range(sequence, 0, n)
+            self.trim(sequence)
+            self.import_range(blob, sequence, 0, n)
 
     def export_range(self, sequence: int, start: int, stop: int) -> NDArray[np.uint8]:
         """Copy the KV of the positions ``start`` .. ``stop`` - 1 of a sequence to host memory.
@@ -159,7 +210,7 @@ class LlamaContext:
                 self._handle, _bytes_pointer(blob), n, self._scratch, 0
             )
         finally:
-            self.trim(self._scratch)
+            self._remove(PositionRange(self._scratch, 0, -1))
         if not 0 < written == n:
             raise ExportError(
                 f"llama.cpp exported {written} of {n} bytes of the positions {start} to {stop}: "
@@ -180,12 +231,22 @@ class LlamaContext:
             raise WrongRangeError(f"a range from {start} on does not follow {end} positions")
         if start == stop:
             return
+        sequences = [sequence] * (stop - start)
+        try:
+            cells = self._place(sequences)
+        except NoCellsError as error:
+            text = f"the positions {start} to {stop} cannot be imported: {error}"
+            raise ImportRefusedError(text) from error
         try:
             # An import replaces what its sequence has, and wipes it when it fails.
             self._import_to_scratch(blob, start, stop)
             llama.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
+        except ImportRefusedError:
+            self._map.lose(cells)
+            raise
         finally:
-            self.trim(self._scratch)
+            self._remove(PositionRange(self._scratch, 0, -1))
+        self._map.hold(sequences, cells)
 
     def _import_to_scratch(self, blob: NDArray[np.uint8], start: int, stop: int) -> None:
         native_log.recent_errors()
@@ -224,11 +285,19 @@ class LlamaContext:
         if not 0 < n <= self.n_batch:
             raise InvalidBatchError(f"a batch of {n} rows: between 1 and {self.n_batch} are taken")
 
-    def _decode(self, batch: llama.llama_batch) -> None:
+    def _decode(
+        self, batch: llama.llama_batch, sequences: Sequence[int], positions: Sequence[int]
+    ) -> None:
+        self._check_positions(sequences, positions)
+        cells = self._place(sequences)
         code = llama.llama_decode(self._handle, batch)
         if code == 0:
+            self._map.hold(sequences, cells)
             return
         text = f"{batch.n_tokens} rows (native code {code}): {native_log.recent_errors()}"
+        for sequence in set(sequences):  # what was computed of them, if anything
+            self._remove(PositionRange(sequence, len(self._map.cells(sequence)), -1))
+        self._map.lose(cells)
         if code == 1:
             raise NoCellsError(f"no free KV cells for {text}")
         if code == 2:
@@ -236,6 +305,20 @@ class LlamaContext:
         if code == -1:
             raise InvalidBatchError(f"llama.cpp refused {text}")
         raise ComputeError(f"the backend failed on {text}")
+
+    def _check_positions(self, sequences: Sequence[int], positions: Sequence[int]) -> None:
+        ends: dict[int, int] = {}
+        for sequence, position in zip(sequences, positions, strict=True):
+            if not 0 <= sequence <= self._scratch:
+                raise InvalidBatchError(
+                    f"there is no sequence {sequence}: the last is {self._scratch}"
+                )
+            end = ends.get(sequence, len(self._map.cells(sequence)))
+            if position != end:
+                raise InvalidBatchError(
+                    f"position {position} does not follow the {end} positions of its sequence"
+                )
+            ends[sequence] = end + 1
 
 
 def _bytes_pointer(blob: NDArray[np.uint8]) -> Any:

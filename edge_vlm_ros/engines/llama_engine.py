@@ -136,6 +136,7 @@ class LlamaCppEngine:
             imported_bytes=meter.imported_bytes,
             export_bytes_s=meter.export_rate.value,
             import_bytes_s=meter.import_rate.value,
+            unordered_tokens=self._context.unordered,
             memory_weights_bytes=self._model.n_bytes,
             memory_kv_bytes=self._context.kv_bytes,
         )

@@ -139,8 +139,9 @@ class LlamaModel:
         return piece
 
     def is_batch_invariant(self, kv_type: KvType) -> bool:
-        """Whether results are bit-equal for every batch composition, chunk size, cell placement
-        and thread count on the CPU: measured for Q8_0 and Q4_0 weights with a q8_0 KV cache."""
+        """Whether results are bit-equal for every batch composition, chunk size and thread count on
+        the CPU, and in all cells that lie in the order of their positions: measured for Q8_0 and
+        Q4_0 weights with a q8_0 KV cache."""
         return kv_type == "q8_0" and self.ftype in BATCH_INVARIANT_FTYPES
 
     def is_end(self, token: int) -> bool:

@@ -304,6 +304,7 @@ class EngineStatus:
     imported_bytes: int
     export_bytes_s: float
     import_bytes_s: float
+    unordered_tokens: int
     memory_weights_bytes: int
     memory_kv_bytes: int
 
