@@ -34,7 +34,7 @@ test-vulkan: setup ## Engines on Vulkan, on Mesa's software driver (once 15 minu
 colcon-test: setup ## The tests the way a ROS workspace runs them (TEST_ARGS for pytest)
 	@$(ENV) PYTEST_ADDOPTS="$(TEST_ARGS)" bash tools/setup/colcon_test.sh
 
-bench: setup ## Benchmarks, printed as ratios of one run, 7 minutes (BENCH_ARGS)
+bench: setup ## Benchmarks, printed as ratios of one run, 20 minutes (BENCH_ARGS)
 	@$(ENV) python -m benchmarks.run $(BENCH_ARGS)
 
 soak: setup ## Half an hour of everything at once on too little (SOAK_ARGS='--minutes 5')

@@ -178,10 +178,10 @@ class LlamaContext:
         Raises NoCellsError.
         """
         placement = self._map.place(sequences)
-        alone = len(set(sequences)) == 1 and self._map.is_alone(sequences[0])
-        if placement is not None and not placement.ordered and alone:
-            self._move_down(sequences[0])
-            placement = self._map.place(sequences)
+        if placement is not None and not placement.ordered and len(set(sequences)) == 1:
+            if self._map.is_alone(sequences[0]):
+                self._move_down(sequences[0])
+                placement = self._map.place(sequences)
         if placement is None:
             raise NoCellsError(f"no free KV cells for {len(sequences)} rows")
         self._free(placement.exhumed)
