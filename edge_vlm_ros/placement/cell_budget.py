@@ -37,6 +37,7 @@ class CellBudget:
         self._waiting: dict[str, set[int]] = {}
         self._frames_wait = False
         self._freed = False
+        self._idle_at: float | None = None
 
     def make_room(self, record: TrunkRecord, tokens: int, question: int | None) -> bool:
         """Whether a trunk may grow to ``tokens``, for a question (by answer id) or for frames.
@@ -50,6 +51,7 @@ class CellBudget:
         if chosen is None:
             if question is None:
                 self._frames_wait = True
+                self._idle_at = self._next_idle(record.engine)
             else:
                 waiting.add(question)
             return False
@@ -69,8 +71,15 @@ class CellBudget:
         """Cells were given back, or may be taken now."""
         self._freed = True
 
+    def seconds_to_retry(self, now: float) -> float | None:
+        """When a trunk will have been idle for long enough to go for frames that wait."""
+        return None if self._idle_at is None else max(0.0, self._idle_at - now)
+
     def take_retry(self) -> bool:
-        """Whether somebody waits for room and some was given back since the last call."""
+        """Whether somebody waits for room and some was given back since the last call, or a trunk
+        has become idle."""
+        if self._idle_at is not None and self._idle_at <= self._clock():
+            self._freed, self._idle_at = True, None
         retry = self._freed and (self._frames_wait or any(self._waiting.values()))
         self._freed = False
         if retry:
@@ -88,6 +97,12 @@ class CellBudget:
             is_copy=lambda other: not self._is_ingest(other),
             may_go=lambda other: question is not None or self._may_go_for_frames(other, record),
         )
+
+    def _next_idle(self, engine: str) -> float | None:
+        now = self._clock()
+        # A moment more: at the very instant a trunk is not idle yet.
+        times = [record.last_use + IDLE_S + 0.01 for record in self._table.on_engine(engine)]
+        return min((time for time in times if time > now), default=None)
 
     def _may_go_for_frames(self, victim: TrunkRecord, grower: TrunkRecord) -> bool:
         one_stream = victim.trunk.stream == grower.trunk.stream

@@ -113,6 +113,7 @@ class Coordinator:
         times = (
             seconds_to_deadline(self.answering.questions.values(), now),
             self.slots.seconds_to_retry(now),
+            self.trunks.seconds_to_retry(now),
         )
         return min((seconds for seconds in times if seconds is not None), default=None)
 

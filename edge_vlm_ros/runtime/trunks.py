@@ -93,6 +93,7 @@ class Trunks:
         self._clock = clock
         self._exports = Exports(slots)
         self._cut_short = False
+        self._evicted: set[tuple[str, str, int]] = set()
         self._is_ingest = is_ingest
         self._budget = CellBudget(self.table, self._capacity, is_ingest, self._evict, clock)
 
@@ -130,6 +131,10 @@ class Trunks:
                 self._budget.note_freed()
         self._budget.leave(question, engine)
 
+    def seconds_to_retry(self, now: float) -> float | None:
+        """When ``take_retry`` should be called even if nothing else happens."""
+        return self._budget.seconds_to_retry(now)
+
     def take_retry(self) -> bool:
         """Whether, since the last call, room was given back that somebody waits for, or a trunk
         was evicted that was to be extended: for frames, or as what another engine waits for."""
@@ -143,6 +148,8 @@ class Trunks:
         known = self.table.get(engine, source.name, epoch.number)
         if known is not None and known.submitted.n >= n:
             return known.computed.n
+        if (engine, source.name, epoch.number) in self._evicted and n <= epoch.published_n:
+            return n  # it comes back when there is something new, or a question about it
         record = known or self._record(source, epoch, engine)
         record.last_use = self._clock()
         target = n
@@ -156,6 +163,7 @@ class Trunks:
 
     def forget_epoch(self, stream: str, epoch: int) -> None:
         """Nobody needs KV of this epoch: drop what no question needs any more."""
+        self._evicted = {e for e in self._evicted if e[1:] != (stream, epoch)}
         for record in self.table.of_epoch(stream, epoch):
             if not record.reserved:
                 self._drop(record)
@@ -249,6 +257,7 @@ class Trunks:
         if record is None:
             root = boundary(epoch, 0)
             record = self.table.begin(engine, source.name, epoch.number, root, self._clock())
+            self._evicted.discard((engine, source.name, epoch.number))
         return record
 
     def _extend(
@@ -385,6 +394,7 @@ class Trunks:
         ):
             self._exports.request(record, ends, None)
         self.counts.evicted_trunks += 1
+        self._evicted.add((record.engine, record.trunk.stream, record.trunk.epoch))
         self._cut_short = self._cut_short or not record.settled
         self._drop(record)
 

@@ -98,6 +98,19 @@ def test_frames_do_not_displace_a_stream_that_is_used(world: World) -> None:
     assert world.evicted == ["shelf"]
 
 
+def test_frames_that_wait_are_tried_again_when_a_stream_has_become_idle(world: World) -> None:
+    assert world.budget.seconds_to_retry(world.now) is None
+    world.trunk("shelf", 60, used=world.now - 1.0)
+    record = world.trunk("table", 30, used=world.now)
+    assert not world.budget.make_room(record, 50, None)
+    assert not world.budget.take_retry()
+    seconds = world.budget.seconds_to_retry(world.now)
+    assert seconds == pytest.approx(IDLE_S - 1.0, abs=0.1)
+    world.now += seconds
+    assert world.budget.take_retry() and world.budget.seconds_to_retry(world.now) is None
+    assert world.budget.make_room(record, 50, None) and world.evicted == ["shelf"]
+
+
 def test_a_question_displaces_a_stream_that_is_used(world: World) -> None:
     world.trunk("shelf", 60, used=world.now)
     assert world.budget.make_room(world.trunk("table", 30), 50, 1)

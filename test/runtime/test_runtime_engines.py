@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -337,6 +338,20 @@ def test_questions_about_more_than_fits_all_get_their_answers(start: Start) -> N
     for answer in asked:
         result = answer.result(PATIENCE_S)
         assert not result.error and result.token_ids == expected[answer.stream]
+
+
+def test_frames_are_published_when_the_other_camera_has_been_idle(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_vlm_ros.placement.cell_budget.IDLE_S", 0.3)
+    runtime = start(config=tight_config(1.0))
+    for stream, seed in (("table", 1), ("shelf", 2), ("door", 3)):
+        show(runtime, stream, clip(seed).frames(4))
+    for stream in ("table", "shelf", "door"):
+        eventually(lambda name=stream: runtime.stream_status(name).published.n == 5, stream)
+    evicted = runtime.placement_status().evicted_trunks
+    time.sleep(1.0)  # three times as long as it takes to become idle
+    assert runtime.placement_status().evicted_trunks == evicted, "they displace each other for ever"
 
 
 def test_a_cancelled_question_gives_its_room_to_the_next(start: Start) -> None:
