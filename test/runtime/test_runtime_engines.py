@@ -350,6 +350,7 @@ def test_frames_are_published_when_the_other_camera_has_been_idle(
     for stream in ("table", "shelf", "door"):
         eventually(lambda name=stream: runtime.stream_status(name).published.n == 5, stream)
     evicted = runtime.placement_status().evicted_trunks
+    runtime._on_loop(runtime._loaded()._ingest_all)  # as after any change of the engines
     time.sleep(1.0)  # three times as long as it takes to become idle
     assert runtime.placement_status().evicted_trunks == evicted, "they displace each other for ever"
 
