@@ -58,8 +58,8 @@ def parser() -> argparse.ArgumentParser:
         "--path",
         default="",
         choices=PATHS,
-        help="how the engine gets what the camera saw: it holds it (local), takes it over from "
-        "another engine (import), or computes it again (replay)",
+        help="how the engine gets what it lacks of the history: nothing is lacking (local), it "
+        "takes it over from another engine (import), or computes it again (replay)",
     )
     add("--temperature", type=float, default=0.0, help="0: always the most likely token (default)")
     add("--top-k", type=_natural, default=0, help="0: off")

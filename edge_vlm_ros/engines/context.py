@@ -71,6 +71,7 @@ class LlamaContext:
             )
         if n_ctx < n_seq_max:
             raise ContextError(f"{n_ctx} cells are too few for {n_seq_max} sequences: raise n_ctx")
+        _check_memory(model, n_ctx, kv_type)
         n_graves = min(_MAX_GRAVES, LLAMA_MAX_SEQ - n_seq_max, n_ctx - n_seq_max)
         graves = range(n_seq_max, n_seq_max + n_graves)
         params = llama.llama_context_default_params()
@@ -323,6 +324,15 @@ class LlamaContext:
 
 def _bytes_pointer(blob: NDArray[np.uint8]) -> Any:
     return blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+
+
+def _check_memory(model: LlamaModel, n_ctx: int, kv_type: KvType) -> None:
+    needed, free = _kv_bytes(model, n_ctx, kv_type), model.device.memory_free()
+    if 0 < free < needed:
+        raise ContextError(
+            f"{n_ctx} cells of {kv_type} KV take {needed / 2**20:.0f} MiB, {model.device.text} has "
+            f"{free / 2**20:.0f} MiB free: lower n_ctx or the limits of the histories"
+        )
 
 
 def _kv_bytes(model: LlamaModel, n_ctx: int, kv_type: KvType) -> int:

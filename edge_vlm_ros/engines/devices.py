@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+import psutil
+
 from . import ggml, native_abort
 from .device_text import parse_device, parse_endpoint
 from .errors import DeviceError, NativeAbortError
@@ -102,6 +104,21 @@ class Device:
         if not self.endpoint:
             return function()
         return native_abort.run_guarded(function, self.endpoint, self._server_is_gone)
+
+    def give_up(self) -> None:
+        """Regard the device as lost: a native call on it does not return."""
+        if self.endpoint:
+            with _lock:
+                _lost_endpoints.add(self.endpoint)
+        if self.server is not None:
+            self.server.close()
+
+    def memory_free(self) -> int:
+        """Bytes that can be allocated on the device now; 0 when it does not say."""
+        if self.handle is None:
+            return int(psutil.virtual_memory().available)
+        handle = self.handle
+        return self.call(lambda: ggml.describe(handle)).memory_free
 
     def close(self) -> None:
         """End the connection, and the server if it is our own. Everything on the device must be

@@ -35,6 +35,9 @@ from .trunks import Trunks
 _logger = logging.getLogger(__name__)
 _CLOSE = object()
 
+CLOSE_TIMEOUT_S = 10.0
+"""How long ``close`` waits for a native call, in seconds."""
+
 MAX_EXPORTS = 8
 """Export requests that may be pending at once."""
 
@@ -141,9 +144,25 @@ class LlamaCppEngine:
             memory_kv_bytes=self._context.kv_bytes,
         )
 
+    def device_lost(self, error: str) -> None:
+        """The process behind the device has ended: say so before the next native call does."""
+        if self._state == "ready":
+            self._fail(error)
+            self._commands.put(_CLOSE)
+
     def close(self) -> None:
+        """Stop at the next step and free everything.
+
+        A device that does not come back from a native call is given up: what is on it is lost.
+        """
         self._commands.put(_CLOSE)
-        self._ended.wait()
+        if not self._ended.wait(CLOSE_TIMEOUT_S):
+            _logger.error(
+                "engine %s does not return from %s: given up", self.name, self._model.device.text
+            )
+            self._abandoned = True
+            self._model.device.give_up()
+            return
         if not self._abandoned:
             self._thread.join()
 

@@ -139,6 +139,7 @@ def _receive(message: bytes) -> None:
             guarded.on_abort(text)
         except Exception:
             _logger.exception("the guard of %s failed", guarded.name)
+        _unregister(guarded)  # it is told once
     while lost:
         time.sleep(1e6)
     print(f"llama.cpp aborts this process: {text}", file=sys.stderr, flush=True)

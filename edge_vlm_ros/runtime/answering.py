@@ -26,6 +26,9 @@ from .trunks import Trunks
 
 _logger = logging.getLogger(__name__)
 
+END_GRACE_S = 3.0
+"""How long an engine may take to end an answer: it does so at its next step."""
+
 
 class Answering:
     """Questions from acceptance to their end. Owned by the coordinator's thread.
@@ -220,7 +223,23 @@ class Answering:
             self._end_here(question, reason)
         else:
             question.ending = reason
+            question.end_by = self._clock() + END_GRACE_S
             self._slots.engine(question.running_on).submit(EndAnswer(answer_id, reason))
+
+    def end_overdue(self, now: float) -> None:
+        """End what has come to its deadline, and what an engine does not end."""
+        for question in list(self.questions.values()):
+            if question.deadline is None or question.deadline > now:
+                continue
+            if question.ending is None:
+                self.end(question.answer_id, FinishReason.DEADLINE)
+            else:
+                _logger.warning(
+                    "engine %s does not end answer %d: it is ended without it",
+                    question.running_on,
+                    question.answer_id,
+                )
+                self._end_here(question, question.ending)
 
     def end_all_here(self, reason: FinishReason, error: str) -> None:
         """End every question without asking any engine."""

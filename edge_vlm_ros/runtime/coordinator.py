@@ -100,7 +100,7 @@ class Coordinator:
                 return
             try:
                 self._handle(message)
-                self._end_overdue()
+                self.answering.end_overdue(self._clock())
                 self.slots.retry_due(self._clock())
                 if self.trunks.take_retry():
                     self._ingest_all()
@@ -367,12 +367,6 @@ class Coordinator:
         self._on_idle.append(done)
         for answer_id in list(self.answering.questions):
             self.answering.end(answer_id, FinishReason.CANCELLED)
-
-    def _end_overdue(self) -> None:
-        now = self._clock()
-        for answer_id, question in list(self.answering.questions.items()):
-            if question.deadline is not None and question.deadline <= now:
-                self.answering.end(answer_id, FinishReason.DEADLINE)
 
     # ---------------------------------------------------------------- readings
     def question_status(self) -> QuestionStatus:

@@ -127,8 +127,8 @@ class EngineSlots:
     def failed(self, name: str, error: str, now: float) -> None:
         slot = self._slots[name]
         if slot.engine is not None:
-            # Its thread has ended, or hangs in a native call for ever: then it is left alone.
-            slot.engine.close()
+            # In the background: its thread may hang in a native call.
+            threading.Thread(target=slot.engine.close, name=f"close-{name}", daemon=True).start()
         slot.engine = None
         slot.health, slot.error = "failed", error
         slot.failures += 1

@@ -84,6 +84,8 @@ class Question:
     """Engines that could not compute it; each is tried once."""
     ending: FinishReason | None = None
     """Why it is being ended from outside."""
+    end_by: float | None = None
+    """When it ends even if its engine has not confirmed."""
     state: AnswerState = AnswerState.WAITING_CONTEXT
     context: ContextUsed | None = None
     placed: float | None = None
@@ -103,9 +105,11 @@ class Question:
 
     @property
     def deadline(self) -> float | None:
-        """When it is to be ended; None without one, and when its end is under way."""
+        """When something has to be done about its end; None when nothing."""
+        if self.ending is not None:
+            return self.end_by
         seconds = self.options.deadline_s
-        return self.arrived + seconds if seconds > 0 and self.ending is None else None
+        return self.arrived + seconds if seconds > 0 else None
 
     @property
     def is_handoff(self) -> bool:

@@ -123,6 +123,7 @@ def test_deadline(start: Start, state: AnswerState, hold: Hold, parallel: int) -
     coordinator = runtime._loaded()
     late = threading.Event()
     coordinator._clock = lambda: time.monotonic() + (1e6 if late.is_set() else 0.0)
+    coordinator.answering._clock = coordinator._clock
     with hold(runtime) as gate:
         answer = in_state(runtime, state, gate, deadline_s=1e5)
         late.set()

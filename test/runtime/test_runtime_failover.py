@@ -465,3 +465,51 @@ def test_starting_again_is_tried_until_it_works(
     assert made.ask(engine="far").result(PATIENCE_S).metrics.engine == "cpu"
     made.assert_works_again(expected)
     assert made.reading().failures == 3
+
+
+# -------------------------------------------------------------------------------- hanging
+def server_pid(runtime: Runtime) -> int:
+    return next(
+        device.server.pid
+        for device in runtime._maker._devices.values()
+        if device.server is not None
+    )
+
+
+@pytest.mark.parametrize("end", ["deadline", "cancel"])
+def test_a_question_on_an_engine_that_hangs_ends_all_the_same(
+    start: Start, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    monkeypatch.setattr("edge_vlm_ros.runtime.answering.END_GRACE_S", 0.2)
+    monkeypatch.setattr("edge_vlm_ros.engines.llama_engine.CLOSE_TIMEOUT_S", 0.5)
+    runtime = start("table", engines=(CPU, FAR))
+    show(runtime, "table", changes(1)[0].clip.frames(N_FRAMES))
+    settle(runtime)
+    assert runtime.ask("table", QUESTION, AskOptions(engine="far")).result(PATIENCE_S).text
+    pid = server_pid(runtime)
+    os.kill(pid, signal.SIGSTOP)
+    deadline = 0.3 if end == "deadline" else 0.0
+    answer = runtime.ask("table", QUESTION, AskOptions(engine="far", deadline_s=deadline))
+    if end == "cancel":
+        eventually(lambda: runtime._loaded().answering.questions[answer.answer_id].running_on)
+        answer.cancel()
+    expected = FinishReason.DEADLINE if end == "deadline" else FinishReason.CANCELLED
+    assert answer.result(PATIENCE_S).finish_reason is expected
+    assert runtime.ask("table", QUESTION, AskOptions(engine="cpu")).result(PATIENCE_S).text
+    runtime.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+def test_a_server_that_dies_while_nobody_uses_it_is_started_again(start: Start) -> None:
+    heard = Heard()
+    runtime = start("table", engines=(CPU, FAR), placement=AT_ONCE, listener=heard)
+    before = server_pid(runtime)
+    os.kill(before, signal.SIGKILL)
+    eventually(lambda: heard.recovered == ["far"])
+    (failure,) = heard.failed
+    assert failure[0] == "far" and f"process {before}" in failure[1]
+    assert server_pid(runtime) != before
+    show(runtime, "table", changes(1)[0].clip.frames(N_FRAMES))
+    result = runtime.ask("table", QUESTION, AskOptions(engine="far")).result(PATIENCE_S)
+    assert result.metrics.engine == "far" and not result.error

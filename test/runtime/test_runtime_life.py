@@ -72,6 +72,11 @@ def test_settings_that_cannot_be(make: Any, numbers: str) -> None:
 
 UNLOADABLE = [
     (demo_config(engine=EngineConfig(n_ctx=100)), ConfigError, "n_ctx is 100"),
+    (
+        demo_config(engine=EngineConfig(n_ctx=2 * 10**9)),
+        ContextError,
+        "MiB, cpu has .* lower n_ctx",
+    ),
     (demo_config(history=HistoryConfig(max_tokens=5000)), ConfigError, "5000.*4096"),
     (demo_config(history=HistoryConfig(max_tokens=100)), ConfigError, "100 tokens has no room"),
     (demo_config(history=HistoryConfig(max_frames=0)), ConfigError, "max_frames"),
