@@ -51,6 +51,8 @@ class _Guard:
 
 
 _guards: tuple[_Guard, ...] = ()
+_told: set[_Guard] = set()
+"""Guards that know of their loss. They stay: several threads that work for one may abort."""
 
 
 def install() -> None:
@@ -132,14 +134,15 @@ def _receive(message: bytes) -> None:
     # "<path on the computer that built it>/<file>:<line>: <message>"
     text = re.sub(r"^\S*/", "", " ".join(message.decode("utf-8", "replace").split()))
     lost = _find_lost()
-    for guarded in lost:
+    news = [guarded for guarded in lost if guarded not in _told]
+    _told.update(news)
+    for guarded in news:
         _aborted.setdefault(guarded.name, text)
         _logger.error("%s is lost: %s", guarded.name, text)
         try:
             guarded.on_abort(text)
         except Exception:
             _logger.exception("the guard of %s failed", guarded.name)
-        _unregister(guarded)  # it is told once
     while lost:
         time.sleep(1e6)
     print(f"llama.cpp aborts this process: {text}", file=sys.stderr, flush=True)
