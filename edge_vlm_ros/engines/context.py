@@ -5,6 +5,7 @@ Synchronous and owned by one thread. It knows nothing of streams and answers.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ from .errors import (
     ExportError,
     ImportRefusedError,
     InvalidBatchError,
+    NativeAbortError,
     NoCellsError,
     WrongRangeError,
 )
@@ -279,8 +281,9 @@ class LlamaContext:
         """
         handle, self._handle = self._handle, None
         if handle is not None and not self._device.is_lost():
-            self._device.call(lambda: llama.llama_free(handle))
-            self._device.release_context()
+            with contextlib.suppress(NativeAbortError):  # lost in this very moment
+                self._device.call(lambda: llama.llama_free(handle))
+                self._device.release_context()
 
     def _check(self, n: int) -> None:
         if not 0 < n <= self.n_batch:

@@ -146,9 +146,8 @@ class LlamaCppEngine:
 
     def device_lost(self, error: str) -> None:
         """The process behind the device has ended: say so before the next native call does."""
-        if self._state == "ready":
-            self._fail(error)
-            self._commands.put(_CLOSE)
+        # The thread is left as it is: its guard must stay for native threads that abort later.
+        self._abandon(error)
 
     def close(self) -> None:
         """Stop at the next step and free everything.
