@@ -90,8 +90,11 @@ def read_placement(
 def _no_status(slot: EngineSlot) -> EngineStatus:
     """What is said of an engine that has not worked yet: its name and zeros."""
     config = slot.config
+    # A whole number in a message's floating-point field aborts the process.
     zeros: dict[str, float] = {
-        name: 0 for name in EngineStatus.__dataclass_fields__ if name not in _TEXTS
+        name: 0.0 if field.type == "float" else 0
+        for name, field in EngineStatus.__dataclass_fields__.items()
+        if name not in _TEXTS
     }
     texts = {"name": config.name, "device": config.device, "model": "", "state": slot.health}
     return EngineStatus(**texts, exact=config.exact, **zeros)  # type: ignore[arg-type]
