@@ -144,11 +144,6 @@ class LlamaCppEngine:
             memory_kv_bytes=self._context.kv_bytes,
         )
 
-    def device_lost(self, error: str) -> None:
-        """The process behind the device has ended: say so before the next native call does."""
-        # The thread is left as it is: its guard must stay for native threads that abort later.
-        self._abandon(error)
-
     def close(self) -> None:
         """Stop at the next step and free everything.
 

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -73,7 +73,6 @@ class RpcServer:
             env=os.environ | {"PYTHONPATH": path, "GGML_NO_BACKTRACE": "1"},
             start_new_session=True,  # out of reach of Ctrl-C from the first instant on
         )
-        self._closed = False
         self._lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._reader = threading.Thread(target=self._read_stderr, name="rpc-server", daemon=True)
         self._reader.start()
@@ -90,20 +89,8 @@ class RpcServer:
         """What the server wrote last, for an error message."""
         return "; ".join(self._lines) or "it wrote nothing"
 
-    def watch(self, on_exit: Callable[[str], None]) -> None:
-        """Call ``on_exit`` with the reason, in a thread of its own, if the process ends before
-        ``close``."""
-
-        def wait() -> None:
-            self._reader.join()  # its output ends when it does
-            if not self._closed:
-                on_exit(f"its RPC server (process {self.pid}) ended: {self.last_lines()}")
-
-        threading.Thread(target=wait, name="rpc-watch", daemon=True).start()
-
     def close(self) -> None:
         """End the server. Closing again changes nothing."""
-        self._closed = True
         self._process.kill()  # it holds nothing that would have to be put in order
         self._process.wait()
         assert self._process.stdin is not None

@@ -55,7 +55,7 @@ class EngineMaker:
         if sizes is None:
             raise RuntimeError("set_sizes comes first")
         model = self._model(config)
-        engine = LlamaCppEngine(
+        return LlamaCppEngine(
             model,
             config,
             n_ctx=sizes.n_ctx(config),
@@ -66,9 +66,6 @@ class EngineMaker:
             stop_tokens=sizes.stop_tokens,
             emit=emit,
         )
-        if model.device.server is not None:
-            model.device.server.watch(engine.device_lost)
-        return engine
 
     def memory(self, config: EngineConfig) -> ProcessMemory:
         """Of the process that holds the engine's KV; zeros when that has just died."""

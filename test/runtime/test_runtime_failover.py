@@ -499,17 +499,3 @@ def test_a_question_on_an_engine_that_hangs_ends_all_the_same(
     runtime.close()
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
-
-
-def test_a_server_that_dies_while_nobody_uses_it_is_started_again(start: Start) -> None:
-    heard = Heard()
-    runtime = start("table", engines=(CPU, FAR), placement=AT_ONCE, listener=heard)
-    before = server_pid(runtime)
-    os.kill(before, signal.SIGKILL)
-    eventually(lambda: heard.recovered == ["far"])
-    (failure,) = heard.failed
-    assert failure[0] == "far" and f"process {before}" in failure[1]
-    assert server_pid(runtime) != before
-    show(runtime, "table", changes(1)[0].clip.frames(N_FRAMES))
-    result = runtime.ask("table", QUESTION, AskOptions(engine="far")).result(PATIENCE_S)
-    assert result.metrics.engine == "far" and not result.error
