@@ -51,7 +51,7 @@ class Moved:
 
 @dataclass(frozen=True)
 class Handoff:
-    """First to second token: all on one engine, and with the answer handed over in between."""
+    """First to second token: all on one engine, and with a handoff in between."""
 
     local_gap_ms: float
     handoff_gap_ms: float
@@ -238,7 +238,7 @@ _MOVE_COLUMNS: tuple[Column, ...] = (
 )
 _HANDOFF_COLUMNS: tuple[Column, ...] = (
     ("local", _spread(lambda r: [h.local_gap_ms for h in r.handoff])),
-    ("handed over", _spread(lambda r: [h.handoff_gap_ms for h in r.handoff])),
+    ("handed off", _spread(lambda r: [h.handoff_gap_ms for h in r.handoff])),
     ("longer by", _spread(lambda r: [h.handoff_gap_ms - h.local_gap_ms for h in r.handoff])),
     ("first token", _spread(lambda r: [h.moved.ttft_ms for h in r.handoff])),
     ("KB", lambda case: f"{case.rounds[0].handoff[0].moved.n_bytes / 1e3:.0f}"),

@@ -58,7 +58,6 @@ ENGINE = EngineStatus(
     name="cpu",
     device="CPU",
     model="demo",
-    state="ready",
     exact=True,
     cells=1000,
     cells_used=10,
@@ -82,7 +81,7 @@ ENGINE = EngineStatus(
 )
 READING = EngineReading(
     status=ENGINE,
-    health="ready",
+    state="ready",
     error="",
     retry_in_s=-1.0,
     failures=0,

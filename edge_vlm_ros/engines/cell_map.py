@@ -70,10 +70,9 @@ class CellMap:
         """Cells for one new token of each of ``sequences``, in this order; None when there are not
         so many."""
         ordered = self._ascending(sequences)
-        available = self._dead + self._loose
         if ordered is None or self._loose:
             # The lowest free cells are taken, whatever one would like.
-            wanted = available if ordered is None else self._loose + ordered
+            wanted = self._loose + (self._dead if ordered is None else ordered)
             fresh = range(self.top, min(self.n_cells, self.top + len(sequences)))
             chosen = sorted({*wanted, *fresh})[: len(sequences)]
         else:

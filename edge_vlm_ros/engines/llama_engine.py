@@ -36,7 +36,7 @@ _logger = logging.getLogger(__name__)
 _CLOSE = object()
 
 CLOSE_TIMEOUT_S = 10.0
-"""How long ``close`` waits for a native call, in seconds."""
+"""How long ``close`` waits for an RPC server, in seconds."""
 
 MAX_EXPORTS = 8
 """Export requests that may be pending at once."""
@@ -91,7 +91,6 @@ class LlamaCppEngine:
         self._transfers: deque[Answers | Trunks | Exports] = deque(
             (self._answers, self._trunks, self._exports)
         )
-        self._state = "ready"
         self._abandoned = False
         self._ended = threading.Event()
         self._commands: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -121,7 +120,6 @@ class LlamaCppEngine:
             name=self.name,
             device=self._model.device.text,
             model=self._model.description,
-            state=self._state,
             exact=self.config.exact,
             cells=self.n_cells,
             cells_used=meter.cells_used,
@@ -147,10 +145,11 @@ class LlamaCppEngine:
     def close(self) -> None:
         """Stop at the next step and free everything.
 
-        A device that does not come back from a native call is given up: what is on it is lost.
+        An RPC server that does not come back from a call is given up: what is on it is lost.
         """
         self._commands.put(_CLOSE)
-        if not self._ended.wait(CLOSE_TIMEOUT_S):
+        # Calls on this computer's own devices always return, and what they use must not be freed.
+        if not self._ended.wait(CLOSE_TIMEOUT_S if self._model.device.endpoint else None):
             _logger.error(
                 "engine %s does not return from %s: given up", self.name, self._model.device.text
             )
@@ -176,7 +175,6 @@ class LlamaCppEngine:
             self._ended.set()
 
     def _fail(self, error: str) -> None:
-        self._state = "failed"
         self._emit(EngineFailed(self.name, error))
 
     def _serve(self) -> None:
@@ -191,8 +189,6 @@ class LlamaCppEngine:
         finally:
             self._answers.close()
             self._context.close()
-            if self._state != "failed":
-                self._state = "closed"
             self._ended.set()
 
     def _receive(self) -> bool:

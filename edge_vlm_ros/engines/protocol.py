@@ -286,7 +286,6 @@ class EngineStatus:
     name: str
     device: str
     model: str
-    state: str
     exact: bool
     cells: int
     cells_used: int

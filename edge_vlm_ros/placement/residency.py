@@ -32,7 +32,7 @@ class TrunkRecord:
     """Ends that the commands sent and not carried out yet will reach, in order."""
     attempts: int = 0
     """Failures in a row at the place where it is now."""
-    moves_refused: bool = False
+    transfers_refused: bool = False
     """A fork or an import failed: the rest is replayed."""
     export: int | None = None
     """Request whose snapshots are to extend this trunk."""
@@ -97,6 +97,7 @@ class ResidencyTable:
         self._lives += 1
         record.trunk = replace(record.trunk, life=self._lives)
         record.held.clear()
+        record.planned.clear()
         record.submitted = record.root
 
     def get(self, engine: str, stream: str, epoch: int) -> TrunkRecord | None:

@@ -158,7 +158,7 @@ _STREAM_FIELDS = tuple(
     if name not in ("header", "stream", *_STREAM_VERSIONS)
 )
 _READING_FIELDS = (
-    "health",
+    "state",
     "error",
     "retry_in_s",
     "failures",
@@ -218,8 +218,7 @@ def loading_engine_message(name: str, model: str, header: Header) -> EngineStatu
         header=header,
         engine=name,
         model=model,
-        state="loading",
-        health="starting",
+        state="starting",
         retry_in_s=-1.0,
     )
 

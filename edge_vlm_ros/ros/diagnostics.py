@@ -170,7 +170,7 @@ def engine_report(reading: EngineReading, busy: float) -> Report:
     values = {
         "device": status.device,
         "model": status.model,
-        "health": reading.health,
+        "state": reading.state,
         "failures": str(reading.failures),
         "exact": str(status.exact).lower(),
         "cells": f"{status.cells_used} used, {status.cells_reserved} reserved, of {status.cells}",
@@ -190,7 +190,7 @@ def engine_report(reading: EngineReading, busy: float) -> Report:
         "process": f"RSS {_mib(reading.memory_rss_bytes)}, PSS {_mib(reading.memory_pss_bytes)}",
     }
     component = f"engine {status.name}"
-    if reading.health == "failed":
+    if reading.state == "failed":
         again = (
             "not started again"
             if reading.retry_in_s < 0
@@ -198,17 +198,17 @@ def engine_report(reading: EngineReading, busy: float) -> Report:
         )
         text = f"failed: {reading.error or 'for an unknown reason'}; {again}"
         return Report(component, Level.ERROR, text, values)
-    if reading.health == "starting":
+    if reading.state == "starting":
         after = f" after it failed: {reading.error}" if reading.error else ""
         return Report(component, Level.WARN, f"starting{after}", values)
-    text = f"{reading.health}, {status.running_answers} answers running, {100 * busy:.0f} % busy"
+    text = f"{reading.state}, {status.running_answers} answers running, {100 * busy:.0f} % busy"
     if status.waiting_answers:
         text += f", {status.waiting_answers} waiting for room"
     return Report(component, Level.OK, text, values)
 
 
 def loading_engine_report(engine: str, progress: str) -> Report:
-    return Report(f"engine {engine}", Level.OK, f"loading: {progress}", {"state": "loading"})
+    return Report(f"engine {engine}", Level.OK, f"loading: {progress}", {"state": "starting"})
 
 
 def placement_report(status: PlacementStatus) -> Report:

@@ -105,11 +105,11 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             engines=lambda: self._reporter.engine_messages("service"),
             move_ingestion=self.move_ingestion,
         )
+        backwards = JumpThreshold(
+            min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False
+        )
         self._time_jumps = self.get_clock().create_jump_callback(
-            JumpThreshold(
-                min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False
-            ),
-            post_callback=self._on_time_jump,
+            backwards, post_callback=self._on_time_jump
         )
 
     # -------------------------------------------------------------------- readings

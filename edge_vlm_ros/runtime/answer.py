@@ -38,7 +38,7 @@ class AskOptions:
     0 means none; ``commit`` appends question and answer to the history afterwards.
 
     ``engine`` decodes the answer and ``prefill_engine`` computes the question; when they differ the
-    answer is handed over after its first token. Empty names leave the choice to the runtime, which
+    answer is handed off after its first token. Empty names leave the choice to the runtime, which
     takes an engine that holds the history, or the one that ingests it. ``path`` forces how the
     engine gets the history: ``local`` (it must be the one that holds or ingests it), ``import`` or
     ``replay``; empty takes the first of these that is possible.

@@ -96,7 +96,7 @@ class Answering:
         default = self._resident_engine(question, ready)
         question.engine = options.engine if options.engine in ready else default
         asked = options.prefill_engine
-        fresh = not question.token_ids  # what has begun is not handed over once more
+        fresh = not question.token_ids  # what has begun is not handed off once more
         question.prefill_engine = asked if asked in ready and fresh else question.engine
         return True
 

@@ -90,11 +90,8 @@ def assemble(
         answer_cells(config.questions),
         lambda record: streams[record.trunk.stream].grows(record),
     )
-    root = _root_identity(config)
-    for stream, limit in zip(config.streams, limits, strict=True):
-        history = History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit)
-        preferred = config.ingest_engine(stream)
-        streams[stream.name] = StreamState(stream, history, preferred, slots, trunks, vision, cache)
+    for stream in _streams(config, prompt, limits, slots, trunks, vision, cache):
+        streams[stream.name] = stream
     coordinator = Coordinator(
         inbox,
         streams.values(),
@@ -135,6 +132,30 @@ def _sizes(
         stop_tokens=prompt.stop_tokens,
         n_ctx=lambda engine: context_cells(engine, limits, config.questions),
     )
+
+
+def _streams(
+    config: RuntimeConfig,
+    prompt: PromptTemplate,
+    limits: Sequence[HistoryLimits],
+    slots: EngineSlots,
+    trunks: Trunks,
+    vision: VisionWorker,
+    cache: EmbeddingCache,
+) -> list[StreamState]:
+    root = _root_identity(config)
+    return [
+        StreamState(
+            stream,
+            History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit),
+            config.ingest_engine(stream),
+            slots,
+            trunks,
+            vision,
+            cache,
+        )
+        for stream, limit in zip(config.streams, limits, strict=True)
+    ]
 
 
 def _note_incompatible(

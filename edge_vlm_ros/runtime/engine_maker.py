@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.engines.devices import CPU, Device, open_device
-from edge_vlm_ros.engines.errors import EngineError
+from edge_vlm_ros.engines.errors import DeviceError, EngineError
 from edge_vlm_ros.engines.llama_engine import LlamaCppEngine
 from edge_vlm_ros.engines.memory import ProcessMemory, process_memory
 from edge_vlm_ros.engines.model import LlamaModel
@@ -54,7 +54,10 @@ class EngineMaker:
         sizes = self._sizes
         if sizes is None:
             raise RuntimeError("set_sizes comes first")
-        model = self._model(config)
+        try:
+            model = self._model(config)
+        except DeviceError as error:
+            raise DeviceError(f"engine {config.name!r}: {error}") from error
         return LlamaCppEngine(
             model,
             config,

@@ -31,7 +31,6 @@ class EngineStarted:
     """A failed engine works again, or (``engine`` is None) could not be started."""
 
     name: str
-    start: int
     engine: LanguageEngine | None
     error: str
 
@@ -42,7 +41,7 @@ class EngineSlot:
 
     config: EngineConfig
     engine: LanguageEngine | None = None
-    health: str = "starting"
+    state: str = "starting"
     error: str = ""
     failures: int = 0
     in_a_row: int = 0
@@ -54,7 +53,7 @@ class EngineSlot:
 
     @property
     def ready(self) -> bool:
-        return self.health == "ready"
+        return self.state == "ready"
 
 
 class EngineSlots:
@@ -77,7 +76,7 @@ class EngineSlots:
         self._retry_s = retry_s
         self._max_retry_s = max_retry_s
         self._slots = {config.name: EngineSlot(config) for config in configs}
-        self._starting: dict[str, threading.Thread] = {}
+        self._background: list[threading.Thread] = []
         self._closing = False
 
     def __iter__(self) -> Iterator[EngineSlot]:
@@ -85,9 +84,6 @@ class EngineSlots:
 
     def __getitem__(self, name: str) -> EngineSlot:
         return self._slots[name]
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._slots
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,7 +109,7 @@ class EngineSlots:
         """Make every engine, one after the other. Raises EngineError."""
         for slot in self:
             slot.engine = self._make(slot.config, self._sink(slot))
-            slot.health = "ready"
+            slot.state = "ready"
 
     def can_import(self, source: str, destination: str) -> bool:
         return source not in self._slots[destination].incompatible
@@ -128,9 +124,11 @@ class EngineSlots:
         slot = self._slots[name]
         if slot.engine is not None:
             # In the background: its thread may hang in a native call.
-            threading.Thread(target=slot.engine.close, name=f"close-{name}", daemon=True).start()
+            thread = threading.Thread(target=slot.engine.close, name=f"close-{name}", daemon=True)
+            self._background.append(thread)
+            thread.start()
         slot.engine = None
-        slot.health, slot.error = "failed", error
+        slot.state, slot.error = "failed", error
         slot.failures += 1
         slot.in_a_row += 1
         wait = min(self._retry_s * 2 ** (slot.in_a_row - 1), self._max_retry_s)
@@ -142,17 +140,17 @@ class EngineSlots:
 
     def retry_due(self, now: float) -> None:
         """Start what is due, each in a thread of its own: loading takes long."""
+        self._background = [thread for thread in self._background if thread.is_alive()]
         for slot in self:
             if slot.retry_at is None or slot.retry_at > now or self._closing:
                 continue
             slot.retry_at = None
-            slot.health = "starting"
+            slot.state = "starting"
             slot.start += 1
-            name = slot.config.name
             thread = threading.Thread(
-                target=self._restart, args=(slot, slot.start), name=f"start-{name}", daemon=True
+                target=self._restart, args=(slot,), name=f"start-{slot.config.name}", daemon=True
             )
-            self._starting[name] = thread
+            self._background.append(thread)
             thread.start()
 
     def started(self, message: EngineStarted, now: float) -> bool:
@@ -161,7 +159,7 @@ class EngineSlots:
         if message.engine is None:
             self.failed(message.name, message.error, now)
             return False
-        slot.engine, slot.health, slot.error = message.engine, "ready", ""
+        slot.engine, slot.state, slot.error = message.engine, "ready", ""
         return True
 
     def worked(self, name: str) -> None:
@@ -169,9 +167,9 @@ class EngineSlots:
         self._slots[name].in_a_row = 0
 
     def close(self) -> None:
-        """Stop all engines and wait for starts that are under way."""
+        """Stop all engines, those that have failed too, and wait for starts under way."""
         self._closing = True
-        for thread in self._starting.values():
+        for thread in self._background:
             thread.join()
         for slot in self:
             if slot.engine is not None:
@@ -182,18 +180,18 @@ class EngineSlots:
         start, name = slot.start, slot.config.name
         return lambda event: self._post(EngineSaid(name, start, event))
 
-    def _restart(self, slot: EngineSlot, start: int) -> None:
+    def _restart(self, slot: EngineSlot) -> None:
         name = slot.config.name
         try:
             engine = self._make(slot.config, self._sink(slot))
         except EngineError as error:
-            self._post(EngineStarted(name, start, None, str(error)))
+            self._post(EngineStarted(name, None, str(error)))
             return
         except Exception as error:
             _logger.exception("engine %s cannot be started", name)
-            self._post(EngineStarted(name, start, None, f"{type(error).__name__}: {error}"))
+            self._post(EngineStarted(name, None, f"{type(error).__name__}: {error}"))
             return
         if self._closing:
             engine.close()
             return
-        self._post(EngineStarted(name, start, engine, ""))
+        self._post(EngineStarted(name, engine, ""))

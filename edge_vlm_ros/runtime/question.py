@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from edge_vlm_ros.engines.protocol import (
     AnswerFinished,
-    Boundary,
     FinishReason,
     StartAnswer,
     TrunkId,
@@ -25,6 +24,7 @@ from .answer import (
     AskOptions,
     ContextUsed,
 )
+from .boundary import boundary
 from .path import Path
 
 LONGEST_WAIT_S = 3600.0
@@ -122,11 +122,10 @@ class Question:
 
     def start(self, trunk: TrunkId, epoch: Epoch) -> StartAnswer:
         """The command that takes the question on from where it is."""
-        n = self.version.n
         return StartAnswer(
             answer_id=self.answer_id,
             trunk=trunk,
-            start=Boundary(n, epoch.tokens(n), epoch.identity(n)),
+            start=boundary(epoch, self.version.n),
             prompt=self.prompt,
             max_tokens=self.max_tokens,
             sampling=self.options.sampling,

@@ -30,7 +30,7 @@ def _read_engine(slot: EngineSlot, table: ResidencyTable, now: float) -> EngineR
     streams = {record.trunk.stream for record in table.on_engine(name) if record.computed.n}
     return EngineReading(
         status=slot.last_status or _no_status(slot),
-        health=slot.health,
+        state=slot.state,
         error=slot.error,
         retry_in_s=-1.0 if slot.retry_at is None else max(0.0, slot.retry_at - now),
         failures=slot.failures,
@@ -96,8 +96,8 @@ def _no_status(slot: EngineSlot) -> EngineStatus:
         for name, field in EngineStatus.__dataclass_fields__.items()
         if name not in _TEXTS
     }
-    texts = {"name": config.name, "device": config.device, "model": "", "state": slot.health}
+    texts = {"name": config.name, "device": config.device, "model": ""}
     return EngineStatus(**texts, exact=config.exact, **zeros)  # type: ignore[arg-type]
 
 
-_TEXTS = ("name", "device", "model", "state", "exact")
+_TEXTS = ("name", "device", "model", "exact")

@@ -67,13 +67,13 @@ class QuestionStatus:
 class EngineReading:
     """One engine as it is now: ``status`` of the engine itself, and what surrounds it.
 
-    ``health`` is ``ready``, ``failed`` (then ``error`` says why and ``retry_in_s`` when it is
+    ``state`` is ``ready``, ``failed`` (then ``error`` says why and ``retry_in_s`` when it is
     started again, -1 for never) or ``starting``. Memory is that of the process that holds the
     engine's KV: the server's for an RPC engine that the node started, otherwise the node's.
     """
 
     status: EngineStatus
-    health: str
+    state: str
     error: str
     retry_in_s: float
     failures: int

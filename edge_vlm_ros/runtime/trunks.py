@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from edge_vlm_ros.engines.protocol import (
@@ -28,7 +27,9 @@ from edge_vlm_ros.placement.cell_budget import CellBudget
 from edge_vlm_ros.placement.prefix_index import PrefixIndex
 from edge_vlm_ros.placement.residency import HeldVersion, ResidencyTable, TrunkRecord, farthest
 from edge_vlm_ros.placement.snapshot_cache import SnapshotCache
+from edge_vlm_ros.placement.transfer_counts import TransferCounts
 
+from .boundary import boundary
 from .config import PlacementConfig
 from .engine_slots import EngineSlots
 from .exports import Exports
@@ -51,24 +52,6 @@ class TrunkSource(Protocol):
         ...
 
 
-@dataclass
-class MovementCounts:
-    """What has been moved since start; sizes in bytes and tokens."""
-
-    full_imports: int = 0
-    delta_imports: int = 0
-    failed_imports: int = 0
-    exported_bytes: int = 0
-    imported_bytes: int = 0
-    replayed_tokens: int = 0
-    evicted_trunks: int = 0
-
-
-def boundary(epoch: Epoch, n: int) -> Boundary:
-    """The end of an encoded version of ``epoch``."""
-    return Boundary(n, epoch.tokens(n), epoch.identity(n))
-
-
 class Trunks:
     """All trunks of all engines. Owned by the coordinator's thread; every method returns at once.
 
@@ -87,7 +70,7 @@ class Trunks:
         self.table = ResidencyTable()
         self.snapshots = SnapshotCache(config.snapshot_entries, config.snapshot_bytes)
         self.prefixes = PrefixIndex(config.prefix_entries)
-        self.counts = MovementCounts()
+        self.counts = TransferCounts()
         self._slots = slots
         self._answer_cells = answer_cells
         self._clock = clock
@@ -207,7 +190,7 @@ class Trunks:
             record.attempts += 1
         if event.origin is not Origin.COMPUTED:
             self.counts.failed_imports += event.origin is Origin.IMPORTED
-            record.moves_refused = True
+            record.transfers_refused = True
             _logger.warning(
                 "engine %s: the history of stream %s cannot be %s, it is replayed: %s",
                 engine,
@@ -239,7 +222,7 @@ class Trunks:
         if export is None or export.destination is None:
             return None
         _logger.warning("engine %s cannot export: %s", export.source, event.error)
-        export.destination.moves_refused = True
+        export.destination.transfers_refused = True
         self.counts.failed_imports += 1
         return export.destination
 
@@ -266,9 +249,9 @@ class Trunks:
         """Send what takes the trunk on towards version ``n``, for which there is room."""
         if record.export is not None or record.submitted.n >= n:
             return
-        if path is Path.ANY and not record.moves_refused:
+        if path is Path.ANY and not record.transfers_refused:
             self._fork(record, epoch, n)
-        if path is not Path.REPLAY and not record.moves_refused:
+        if path is not Path.REPLAY and not record.transfers_refused:
             self._import_snapshots(record, epoch, n)
             if self._request_export(record, epoch, n):
                 return

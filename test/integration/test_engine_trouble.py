@@ -41,8 +41,8 @@ def test_a_killed_server_costs_no_answer_and_comes_back(
             return any(level == 2 and "failed: " in text for level, text in messages)
 
         wait_for(told, "the error in diagnostics")
-        wait_for(lambda: any(s.health == "failed" and s.error for s in statuses), "the status")
-        wait_for(lambda: statuses[-1].health == "ready" and statuses[-1].failures == 1, "recovery")
+        wait_for(lambda: any(s.state == "failed" and s.error for s in statuses), "the status")
+        wait_for(lambda: statuses[-1].state == "ready" and statuses[-1].failures == 1, "recovery")
         slow.gate.set()
         again = made.client.ask(engine="second", max_tokens=3)
         assert again.wait_end()[1].metrics.engine == "second"

@@ -64,24 +64,24 @@ def test_every_engine_has_a_topic_and_an_entry_in_diagnostics(
     diagnostics = heard(made, DiagnosticArray, "/diagnostics")
     runtime.readings["second"] = replace(
         runtime.readings["second"],
-        health="failed",
+        state="failed",
         error="the server is gone",
         retry_in_s=4.0,
         failures=2,
     )
     second = wait_for(
-        lambda: topics["second"] and topics["second"][-1].health == "failed" and topics["second"],
+        lambda: topics["second"] and topics["second"][-1].state == "failed" and topics["second"],
         "the second engine's status",
     )[-1]
     assert (second.engine, second.error) == ("second", "the server is gone")
     assert (second.failures, second.retry_in_s) == (2, 4.0)
     assert second.memory_snapshots_bytes == runtime.placement.snapshot_bytes
-    wait_for(lambda: topics["cpu"] and topics["cpu"][-1].health == "ready", "the first engine's")
+    wait_for(lambda: topics["cpu"] and topics["cpu"][-1].state == "ready", "the first engine's")
     told = (2, "failed: the server is gone; started again in 4.0 s")
     wait_for(lambda: level_of(diagnostics, "edge_vlm: engine second") == told, "the error")
     assert level_of(diagnostics, "edge_vlm: engine cpu")[0] == 0
     listed = made.client.call(ListEngines, "list_engines").engines
-    assert [engine.health for engine in listed] == ["ready", "failed"]
+    assert [engine.state for engine in listed] == ["ready", "failed"]
 
 
 def test_all_engines_are_shown_while_they_load(made: World, stand_ins: StandIns) -> None:
@@ -93,7 +93,7 @@ def test_all_engines_are_shown_while_they_load(made: World, stand_ins: StandIns)
     try:
         wait_for(lambda: stand_ins.newest and stand_ins.newest.loading.is_set(), "loading")
         loading = wait_for(lambda: seconds and seconds[-1], "the second engine's status")
-        assert (loading.state, loading.health) == ("loading", "starting")
+        assert loading.state == "starting"
         told = (0, "loading: language model 40 %")
         for name in ("cpu", "second"):
             wait_for(lambda n=name: level_of(diagnostics, f"edge_vlm: engine {n}") == told, name)

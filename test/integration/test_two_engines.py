@@ -172,7 +172,7 @@ def test_engines_tell_what_they_are_and_hold(two: World) -> None:
     engines = two.client.call(ListEngines, "list_engines").engines
     assert [engine.engine for engine in engines] == ["cpu", "second"]
     for engine in engines:
-        assert (engine.health, engine.error, engine.failures) == ("ready", "", 0)
+        assert (engine.state, engine.error, engine.failures) == ("ready", "", 0)
         assert engine.retry_in_s == -1.0
         assert list(engine.resident_streams) == ["table"]
         assert engine.memory_kv_bytes > 0 and engine.memory_rss_bytes > 0

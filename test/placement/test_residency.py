@@ -31,8 +31,10 @@ def test_a_renewed_trunk_keeps_who_needs_it() -> None:
     record = trunk(table, "cpu", "table", 3, 10)
     record.reserved[5] = 10
     before = record.trunk
+    record.planned.append(end(3, 20))
     table.renew(record)
     assert record.trunk != before and record.computed == record.submitted == ROOT
+    assert record.planned == [], "what the old trunk was to reach"
     assert table.of("cpu", record.trunk) is record and table.of("cpu", before) is None
     assert record.cells == 10
 

@@ -237,13 +237,11 @@ def test_the_status_of_a_stream() -> None:
 
 
 def test_the_status_of_an_engine() -> None:
-    status = numbered(
-        EngineStatus, name="cpu", device="CPU", model="demo", state="ready", exact=True
-    )
+    status = numbered(EngineStatus, name="cpu", device="CPU", model="demo", exact=True)
     reading = numbered(
         EngineReading,
         status=status,
-        health="failed",
+        state="failed",
         error="lost",
         resident_streams=("table", "shelf"),
     )
@@ -261,7 +259,7 @@ def test_the_status_of_an_engine() -> None:
 
 def test_an_engine_that_is_loading_has_the_fields_of_one_that_starts() -> None:
     message = loading_engine_message("cpu", "demo", HEADER)
-    assert (message.engine, message.state, message.health) == ("cpu", "loading", "starting")
+    assert (message.engine, message.state) == ("cpu", "starting")
     assert message.retry_in_s == -1.0
 
 

@@ -119,21 +119,21 @@ def test_an_engine_that_works() -> None:
     ("changes", "level", "message"),
     [
         (
-            {"health": "failed", "error": "server lost", "retry_in_s": 3.25},
+            {"state": "failed", "error": "server lost", "retry_in_s": 3.25},
             Level.ERROR,
             "failed: server lost; started again in 3.2 s",
         ),
         (
-            {"health": "failed", "error": "server lost"},
+            {"state": "failed", "error": "server lost"},
             Level.ERROR,
             "failed: server lost; not started again",
         ),
         (
-            {"health": "starting", "error": "server lost"},
+            {"state": "starting", "error": "server lost"},
             Level.WARN,
             "starting after it failed: server lost",
         ),
-        ({"health": "starting"}, Level.WARN, "starting"),
+        ({"state": "starting"}, Level.WARN, "starting"),
     ],
 )
 def test_an_engine_that_does_not(changes: dict[str, Any], level: Level, message: str) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from helpers import MODEL, Start, demo_config
+from helpers import MODEL, Start, clip, demo_config, settle, show
+from two_engines import TWO
 
 from edge_vlm_ros.runtime import Runtime, RuntimeConfig, RuntimeListener
 from tools.reference_loop import ReferenceLoop
@@ -56,3 +57,12 @@ def alone() -> Iterator[Runtime]:
     runtime.activate()
     yield runtime
     runtime.close()
+
+
+@pytest.fixture
+def two(start: Start) -> Runtime:
+    """Two engines on the CPU; ``table`` has been shown six frames, which ``cpu`` holds."""
+    runtime = start("table", "shelf", engines=TWO)
+    show(runtime, "table", clip(1).frames(6))
+    settle(runtime)
+    return runtime

@@ -14,7 +14,7 @@ def test_an_engine_that_never_worked_has_zeros_of_the_right_kind() -> None:
     slots = EngineSlots([EngineConfig(name="far")], lambda config, emit: None, print, 1.0, 1.0)  # type: ignore[arg-type,return-value]
     slots.failed("far", "its server ended", 5.0)
     (reading,) = read_engines(slots, ResidencyTable(), 5.5)
-    assert (reading.health, reading.error, reading.retry_in_s) == (
+    assert (reading.state, reading.error, reading.retry_in_s) == (
         "failed",
         "its server ended",
         0.5,

@@ -240,7 +240,7 @@ def test_a_failing_engine_ends_every_question_with_the_reason(start: Start) -> N
     assert rejection.value.reason == "engine_failed"
     assert [engine for engine, _ in heard.failed] == ["cpu"]
     reading = runtime.engine_status()[0]
-    assert (reading.health, reading.failures) == ("failed", 1) and reading.retry_in_s > 500.0
+    assert (reading.state, reading.failures) == ("failed", 1) and reading.retry_in_s > 500.0
     assert "the device is gone" in reading.error
     before = runtime.stream_status("table")
     show(runtime, "table", clip(1).frames(1))

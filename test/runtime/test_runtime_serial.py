@@ -68,7 +68,8 @@ def test_random_interleaving(start: Start, alone: Runtime, seed: int) -> None:
         seen.items = runtime._loaded().streams[name].history.current.items
         seen.committed = [r for r in commits.results if r.stream == name]
         replay(alone, seen, lambda frame, c=clips[name]: c.frames(frame.frame_id + 1)[-1])
-    assert runtime.engine_status()[0].status.running_answers == 0
+    status = runtime.engine_status()[0].status
+    assert (status.running_answers, status.unordered_tokens) == (0, 0)
 
 
 def _options(rng: random.Random, shown: int) -> AskOptions:

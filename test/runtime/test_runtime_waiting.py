@@ -54,7 +54,7 @@ def test_what_a_question_waits_for_on_another_engine_is_given_up(start: Start, h
     settle(runtime)
 
 
-def test_handovers_in_opposite_directions_do_not_wait_for_each_other(start: Start) -> None:
+def test_handoffs_in_opposite_directions_do_not_wait_for_each_other(start: Start) -> None:
     """Each engine has room for one history. The older question cannot have its first engine while
     the younger keeps it for later, and the younger not its first while the older does the same."""
     history = HistoryConfig(max_frames=6, keep_frames=3, max_turns=0, max_tokens=3 + 6 * 52)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tools.setup import interfaces, llama_wheel, packages, selftest
-from tools.setup.progress import Failed, note
+from tools.setup.progress import Failed, exit_code, note
 from tools.setup.venv import DISTRIBUTIONS, ROOT, Venv
 
 
@@ -57,18 +57,10 @@ def set_up() -> None:
     )
 
 
-def main() -> int:
-    try:
-        with only_one("set-up"):
-            set_up()
-    except Failed as failure:
-        print(f"setup: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nsetup: interrupted; run it again to go on.", file=sys.stderr)
-        return 130
-    return 0
+def set_up_alone() -> None:
+    with only_one("set-up"):
+        set_up()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(set_up_alone))

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -93,3 +93,16 @@ def run(
     if code != 0:
         name = Path(command[0]).name
         raise Failed(f"{name} failed (exit code {code}):\n{''.join(tail)}The whole log: {log}")
+
+
+def exit_code(set_up: Callable[[], None]) -> int:
+    """Run a set-up and say what stopped it: 0, 1 for a failure, 130 for Ctrl-C."""
+    try:
+        set_up()
+    except Failed as failure:
+        print(f"setup: {failure}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nsetup: interrupted; run it again to go on.", file=sys.stderr)
+        return 130
+    return 0

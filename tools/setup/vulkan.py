@@ -14,7 +14,7 @@ import zipfile
 from pathlib import Path
 
 from tools.setup import llama_wheel, vulkan_packages
-from tools.setup.progress import Failed, note
+from tools.setup.progress import Failed, exit_code, note
 from tools.setup.venv import Venv, digest
 
 _VULKAN_ARGUMENT = "-DGGML_VULKAN=ON"
@@ -85,17 +85,5 @@ def _unpack(wheel: Path, directory: Path) -> None:
     shutil.rmtree(directory / "unpacked")
 
 
-def main() -> int:
-    try:
-        set_up()
-    except Failed as failure:
-        print(f"setup: {failure}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nsetup: interrupted; run it again to go on.", file=sys.stderr)
-        return 130
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(set_up))

@@ -1,0 +1,125 @@
+"""Engines that cannot exchange KV, and computations that one of them refuses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers import (
+    PATIENCE_S,
+    Start,
+    changes,
+    clip,
+    engine_of,
+    settle,
+    show,
+)
+from two_engines import QUESTION, TWO, ask, path
+
+from edge_vlm_ros.engines.errors import ComputeError, ImportRefusedError
+from edge_vlm_ros.runtime import (
+    FinishReason,
+    Runtime,
+    RuntimeListener,
+)
+
+
+# -------------------------------------------------------------------------------- pairs
+class Heard(RuntimeListener):
+    def __init__(self) -> None:
+        self.incompatible: list[tuple[str, str]] = []
+
+    def pair_incompatible(self, source: str, destination: str, detail: str) -> None:
+        self.incompatible.append((source, destination))
+
+
+def test_pairs_are_tried_at_the_start(two: Runtime) -> None:
+    probes = {(p.source, p.destination): p for p in two.placement_status().probes}
+    assert set(probes) == {("cpu", "second"), ("second", "cpu")}
+    assert all(probe.outcome == "equal" and not probe.detail for probe in probes.values())
+    assert [engine_of(two, name).status().trunks for name in ("cpu", "second")] == [2, 0]
+
+
+def test_engines_that_cannot_exchange_kv_replay_loudly(
+    start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Heard()
+    other = replace(TWO[1], kv_type="f16")
+    runtime = start("table", engines=(TWO[0], other), listener=heard)
+    assert sorted(heard.incompatible) == [("cpu", "second"), ("second", "cpu")]
+    assert "replayed instead" in caplog.text and "f16" in caplog.text
+    probe = runtime.placement_status().probes[0]
+    assert probe.outcome == "incompatible" and "f16" in probe.detail
+    show(runtime, "table", clip(1).frames(3))
+    settle(runtime)
+    for options in ({}, {"path": "import"}, {"prefill_engine": "cpu"}):
+        result = ask(runtime, engine="second", **options)
+        assert result.finish_reason is FinishReason.STOP
+        runtime.evict("table", "second")
+        assert path(result)[2] == "replay"
+    assert runtime.placement_status().failed_imports == 0, "it was not even tried"
+
+
+# -------------------------------------------------------------------------------- trouble
+def refuse(*arguments: Any) -> None:
+    raise ComputeError("out of luck")
+
+
+@pytest.mark.parametrize("n_tokens", [0, 1, 7])
+def test_an_answer_that_one_engine_cannot_compute_goes_on_on_another(
+    two: Runtime, monkeypatch: pytest.MonkeyPatch, n_tokens: int
+) -> None:
+    expected = ask(two)
+    context = engine_of(two)._context
+    compute, steps = context.decode_tokens, iter(range(n_tokens))
+
+    def decode(tokens: Any, positions: Any, sequences: Any, wants_logits: Any) -> None:
+        if all(wants_logits) and next(steps, None) is None:
+            raise ComputeError("out of luck")
+        compute(tokens, positions, sequences, wants_logits)
+
+    monkeypatch.setattr(context, "decode_tokens", decode if n_tokens else refuse)
+    answer = two.ask("table", QUESTION)
+    deltas = [update.delta for update in answer]
+    result = answer.result(PATIENCE_S)
+    assert (result.token_ids, result.text, result.error) == (expected.token_ids, expected.text, "")
+    assert "".join(deltas) == expected.text
+    assert (result.metrics.engine, result.metrics.failovers) == ("second", 1)
+    assert [reading.state for reading in two.engine_status()] == ["ready", "ready"]
+
+
+def test_a_history_that_one_engine_cannot_compute_is_replayed_on_another(
+    two: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change = changes(1)[0]
+    monkeypatch.setattr(engine_of(two)._context, "decode_embeddings", refuse)
+    two.reset("table")
+    show(two, "table", change.clip.frames(change.stop))
+    result = ask(two, text=change.text)
+    assert (result.text, result.metrics.engine) == (change.before, "second")
+
+
+def test_a_handoff_that_is_refused_is_computed_again(
+    two: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = ask(two)
+    ask(two, engine="second")  # it has the history: only the question's own part is to be moved
+    monkeypatch.setattr(engine_of(two, "second")._context, "import_range", refuse_import)
+    result = ask(two, engine="second", prefill_engine="cpu")
+    assert (result.token_ids, result.text) == (expected.token_ids, expected.text)
+    assert result.metrics.engine == "second"
+
+
+def refuse_import(*arguments: Any) -> None:
+    raise ImportRefusedError("not today")
+
+
+def test_what_no_engine_can_compute_ends_with_the_reason(
+    two: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("cpu", "second"):
+        monkeypatch.setattr(engine_of(two, name)._context, "decode_tokens", refuse)
+    result = two.ask("table", QUESTION).result(PATIENCE_S)
+    assert result.finish_reason is FinishReason.ERROR and "out of luck" in result.error
+    assert two.question_status().pending == 0
