@@ -106,7 +106,7 @@ def test_state_and_status_can_be_read_while_models_load(monkeypatch: pytest.Monk
             assert loading.wait(30.0)
             assert state_of(made) == "configuring"
             assert not made.node.change("activate"), "another transition is running"
-            wait_for(lambda: engines and engines[-1].state == "loading", "state loading")
+            wait_for(lambda: engines and engines[-1].state == "starting", "state starting")
             found = wait_for(lambda: level_of(diagnostics, "edge_vlm: engine cpu"), "diagnostics")
             assert found == (0, "loading: language model 40 %")
         finally:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -61,8 +61,12 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def world() -> Iterator[World]:
+    made = World()
+    yield made
+    for engine in made.made:
+        engine.may_close.set()
+    made.slots.close()
 
 
 def test_the_wait_doubles_with_each_failure_in_a_row_up_to_the_limit(world: World) -> None:
