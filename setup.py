@@ -58,6 +58,7 @@ def _ros(distribution: str) -> list[str]:
     return [*wheels, "colcon-common-extensions"]
 
 
+_PLOTS = ["matplotlib>=3.8"]
 EXTRAS_REQUIRE = {
     # ROS 2 without a ROS installation. On a robot these come from the distribution instead.
     "ros-jazzy": _ros("jazzy"),
@@ -65,11 +66,13 @@ EXTRAS_REQUIRE = {
     # Neural processors.
     "rknn": ["rknn-toolkit-lite2>=2.3"],
     "qnn": ["onnxruntime-qnn>=1.20"],
+    # Pictures of what engines do.
+    "plots": _PLOTS,
     # Tests, linters, benchmarks, and making the demo model.
     "dev": [
         "gguf==0.19.*",
         "hypothesis>=6",
-        "matplotlib>=3.8",
+        *_PLOTS,
         "mypy>=1.13",
         "onnx>=1.16",
         "pytest>=8",

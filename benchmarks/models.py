@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_vlm_ros.model_profile import ModelProfile, load_profile
 from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
-from tools.demo_model.random_gguf import SHAPES, write_random_gguf
+from tools.demo_model.random_gguf import SHAPES, TOKENIZER, write_random_gguf
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO_PROFILE = ROOT / "config" / "models" / "demo.yaml"
@@ -42,22 +43,39 @@ def demo_model() -> BenchmarkModel:
 
 
 def random_model(
-    shape: str, file_type: str, *, encoder: EncoderKind = "pooling", context_tokens: int = 4096
+    shape: str,
+    file_type: str,
+    *,
+    encoder: EncoderKind = "pooling",
+    context_tokens: int = 4096,
+    endless: bool = False,
 ) -> BenchmarkModel:
-    """Random weights of a real shape, made once and kept in the user's cache folder."""
+    """Random weights of a real shape, made once and kept in the user's cache folder.
+
+    With ``endless`` the tokens that end an answer are never chosen, so that every answer is as long
+    as it may be.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    folder = cache / "edge_vlm_ros" / "benchmarks" / f"{shape}.{file_type}"
+    name = f"{shape}.{file_type}" + (".endless" if endless else "")
+    folder = cache / "edge_vlm_ros" / "benchmarks" / name
     weights = folder / "lm.gguf"
     if not weights.is_file():
         folder.mkdir(parents=True, exist_ok=True)
         print(f"making random weights of the shape of {shape} in {folder}", flush=True)
-        write_random_gguf(folder / "lm.part", SHAPES[shape], file_type)
+        never = _special_tokens() if endless else ()
+        write_random_gguf(folder / "lm.part", SHAPES[shape], file_type, never_chosen=never)
         (folder / "lm.part").rename(weights)
     write = {"pooling": _write_pooling_encoder, "demo": _write_demo_encoder}[encoder]
     write(folder / f"vision.{encoder}.onnx", SHAPES[shape].n_embd)
     profile_path = folder / f"profile.{encoder}.yaml"
     _write_profile(profile_path, shape, encoder, context_tokens)
     return BenchmarkModel(f"{shape} shape, random weights, {file_type}", profile_path)
+
+
+def _special_tokens() -> list[int]:
+    """Of the demo's tokenizer, which all random models have: those that end an answer are some."""
+    tokens = json.loads(TOKENIZER.read_text())["added_tokens"]
+    return [token["id"] for token in tokens if token["special"]]
 
 
 def _write_pooling_encoder(path: Path, n_embd: int) -> None:

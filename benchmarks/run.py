@@ -1,6 +1,7 @@
 """Run benchmarks and print Markdown: `python -m benchmarks.run [decode latency growth transfer]`.
 
-`growth` and `transfer` need no ROS.
+`growth`, `transfer`, `llama_server` and `policies` need no ROS. The last two run only when they are
+named: `llama_server` builds a llama-server on its first run, `policies` takes half an hour.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from pathlib import Path
 
 from .machine import describe_machine
 from .models import demo_model, random_model
+from .policies_options import add_policies_options, run_policies
 
 SHAPE = ("qwen2.5-0.5b", "Q8_0")
 # Imports are inside the functions: `transfer` runs on machines without ROS.
+_ONLY_BY_NAME = {"llama_server", "policies"}
 
 
 def main() -> int:
@@ -30,8 +33,12 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     names = ", ".join(_BENCHMARKS)
-    parser.add_argument("names", nargs="*", default=list(_BENCHMARKS), help=f"of {names}")
+    usual = [name for name in _BENCHMARKS if name not in _ONLY_BY_NAME]
+    parser.add_argument(
+        "names", nargs="*", default=usual, help=f"of {names}; default: {' '.join(usual)}"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds, the demo model only")
+    add_policies_options(parser)
     transfer = parser.add_argument_group("transfer")
     transfer.add_argument(
         "--engines", default="cpu,rpc", metavar="DEVICE,DEVICE", help="default: %(default)s"
@@ -114,11 +121,39 @@ def _transfer(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps(document, indent=1))
 
 
+def _llama_server(arguments: argparse.Namespace) -> None:
+    from tools.setup import llama_server as setup
+
+    from . import llama_server, stand_ins
+
+    executable = setup.ensure()
+    quick = (llama_server.Plan(rounds=1, rate_rounds=1, frames=12),)
+    full = (
+        llama_server.Plan(rounds=3, rate_rounds=8),
+        llama_server.Plan(rounds=1, rate_rounds=2, questions=6),
+    )
+    names: tuple[stand_ins.ShapeName, ...] = ("demo", "qwen2.5-0.5b")
+    plans = dict(zip(names, quick if arguments.quick else full, strict=False))
+    for name, plan in plans.items():
+        model = stand_ins.stand_in_model(name)
+        print(f"## Against llama-server, {model.label}\n", flush=True)
+        result = llama_server.measure(
+            model, plan, executable, lambda line: print(f"- {line}", flush=True)
+        )
+        print(f"\n{llama_server.report(result)}\n", flush=True)
+
+
+def _policies(arguments: argparse.Namespace) -> None:
+    run_policies(arguments, describe_machine())
+
+
 _BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "decode": _decode,
     "latency": _latency,
     "growth": _growth,
     "transfer": _transfer,
+    "policies": _policies,
+    "llama_server": _llama_server,
 }
 
 

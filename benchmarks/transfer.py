@@ -27,6 +27,7 @@ from edge_vlm_ros.runtime import (
     FinishReason,
     HistoryConfig,
     PlacementConfig,
+    PlanningConfig,
     QuestionLimits,
     Runtime,
     RuntimeConfig,
@@ -116,12 +117,13 @@ def _bench(model: BenchmarkModel, plan: Plan, kv_type: KvType) -> Iterator[_Benc
 def _configuration(model: BenchmarkModel, plan: Plan, kv_type: KvType) -> RuntimeConfig:
     profile = model.profile
     most = 1 + _frames(max(plan.lengths), profile.encoder.n_tokens)
+    engines = [_engine(device, plan.n_threads, kv_type) for device in plan.devices]
     stream = StreamConfig(
         STREAM,
         HistoryConfig(max_frames=most, keep_frames=1, max_turns=0, on_full="reject"),
         max_pending_frames=most,
+        ingest_engine=engines[0].name,
     )
-    engines = [_engine(device, plan.n_threads, kv_type) for device in plan.devices]
     return RuntimeConfig(
         profile,
         (stream,),
@@ -132,6 +134,7 @@ def _configuration(model: BenchmarkModel, plan: Plan, kv_type: KvType) -> Runtim
         # Nothing but the engines keeps KV, and only the history keeps embeddings.
         VisionConfig(n_threads=_encoder_threads(), cache_entries=0, cache_bytes=0),
         PlacementConfig(snapshot_entries=0, snapshot_bytes=0),
+        PlanningConfig(policy=f"batched:{engines[0].name}", calibration="never"),
     )
 
 

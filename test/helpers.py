@@ -23,6 +23,7 @@ from edge_vlm_ros.runtime import (
     EngineConfig,
     HistoryConfig,
     PlacementConfig,
+    PlanningConfig,
     QuestionLimits,
     Runtime,
     RuntimeConfig,
@@ -124,22 +125,27 @@ def demo_config(
     vision: VisionConfig | None = None,
     profile: ModelProfile | None = None,
     placement: PlacementConfig | None = None,
+    planning: PlanningConfig | None = None,
 ) -> RuntimeConfig:
     """A configuration of the demo model; a stream given by name gets ``history``, and room for
-    many frames before the encoder, so that none is dropped."""
+    many frames before the encoder, so that none is dropped. Unless ``planning`` says otherwise the
+    first engine does everything that no question asks another one for, and costs are guessed."""
 
     def stream(given: str | StreamConfig) -> StreamConfig:
         if isinstance(given, StreamConfig):
             return given
         return StreamConfig(given, history or HistoryConfig(), max_pending_frames=64)
 
+    engines = engines or (engine or EngineConfig(n_threads=1),)
+    policy = f"batched:{engines[0].name}"
     return RuntimeConfig(
         profile or demo_profile(),
         tuple(stream(s) for s in streams or ("table",)),
-        engines or (engine or EngineConfig(n_threads=1),),
+        engines,
         questions or QuestionLimits(),
         vision or VisionConfig(),
         placement or PlacementConfig(),
+        planning or PlanningConfig(policy=policy, calibration="never"),
     )
 
 

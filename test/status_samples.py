@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from edge_vlm_ros.engines.protocol import EngineStatus
+from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.history import Version
+from edge_vlm_ros.planning.plan import Alternative, Plan
 from edge_vlm_ros.runtime.status import (
+    CostError,
     EngineReading,
+    EngineRouting,
     LookupCounts,
     PairProbe,
     PlacementStatus,
+    PlanningStatus,
+    PlanRecord,
+    PredictionError,
     QuestionStatus,
     StreamStatus,
     VisionStatus,
@@ -112,4 +119,32 @@ PLACEMENT = PlacementStatus(
     max_snapshot_bytes=2**28,
     prefix_entries=10,
     max_prefix_entries=4096,
+)
+PLANNING = PlanningStatus(
+    policy="sdep",
+    objective="first_token",
+    sustained_load=True,
+    engines=(EngineRouting("cpu", 0.75, 0.5, 0.9), EngineRouting("second", 0.25, 0.5, 1.2)),
+    question_rate_hz=0.1,
+    decisions=40,
+    decision_mean_us=120.0,
+    decision_max_us=900.0,
+    first_token=PredictionError(20, 0.25),
+    finished=PredictionError(19, 0.5),
+    costs=(
+        CostError("cpu", Activity.DECODE, 64, 0.125),
+        CostError("onnx", Activity.ENCODE, 9, 2.0),
+    ),
+)
+LOCAL = Alternative("local", "cpu", "cpu", 0.0, 1.0, 4.0, 0.1, 0.2, 0.3)
+IMPORT = Alternative("import", "second", "cpu", 0.25, 0.5, 2.0, 0.4, 0.5, 0.6)
+BLOCKED = Alternative("import", "gpu", "gpu", 0.0, 0.0, 0.0, blocked="KV types differ")
+PLANNED = PlanRecord(
+    answer_id=7,
+    stream="table",
+    plan=Plan("sdep", IMPORT, (LOCAL, IMPORT, BLOCKED), "second is idle"),
+    objective="first_token",
+    decided_s=1.0,
+    predicted_first_token_s=1.5,
+    predicted_finished_s=3.0,
 )

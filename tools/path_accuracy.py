@@ -26,6 +26,7 @@ from edge_vlm_ros.runtime import (
     EngineConfig,
     HistoryConfig,
     PlacementConfig,
+    PlanningConfig,
     Runtime,
     RuntimeConfig,
     StreamConfig,
@@ -73,9 +74,15 @@ def path_config() -> RuntimeConfig:
     )
     return RuntimeConfig(
         load_profile(ROOT / "config" / "models" / "demo.yaml"),
-        tuple(StreamConfig(stream, HistoryConfig(), max_pending_frames=64) for stream in STREAMS),
+        tuple(
+            StreamConfig(
+                stream, HistoryConfig(), max_pending_frames=64, ingest_engine=engines[0].name
+            )
+            for stream in STREAMS
+        ),
         engines,
         placement=PlacementConfig(snapshot_entries=0, snapshot_bytes=0),
+        planning=PlanningConfig(policy=f"batched:{engines[0].name}", calibration="never"),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 from .branch import Branch, Phase, cells_needed
@@ -16,6 +15,7 @@ from .protocol import (
     PrefillStarted,
     StartAnswer,
 )
+from .step_record import Activity
 from .trunks import Trunks
 
 
@@ -49,7 +49,7 @@ class Answers:
                 AnswerFinished(command.answer_id, FinishReason.ERROR, "", ids, str(error), 0)
             )
             return
-        branch = Branch(command, sequence, core.model.n_vocab, core.model.piece)
+        branch = Branch(command, sequence, core.sampler(command), core.model.piece)
         self._branches[command.answer_id] = branch
         self.waiting.append(branch)
         if branch.ending is not None:  # the tokens it was begun with are all of it
@@ -106,11 +106,14 @@ class Answers:
         complete = stop == branch.command.start.tokens + len(branch.to_prefill)
         positions = range(branch.position, stop)
         wants_logits = [False] * (n - 1) + [complete]
+        began = self._core.clock()
         try:
             self._core.context.decode_tokens(chunk, positions, [branch.sequence] * n, wants_logits)
         except DecodeError as error:
             self._finish(branch, FinishReason.ERROR, str(error))
             return 0
+        seconds, label = self._core.clock() - began, f"answer {branch.command.answer_id}"
+        self._core.log_step(Activity.PREFILL, seconds, n, 1, branch.position, label)
         self._advance(branch, n)
         if complete:
             branch.phase = Phase.DECODE
@@ -166,19 +169,25 @@ class Answers:
         self._core.emit(AnswerHandedOff(answer_id, state, seconds))
 
     def _decode(self, branches: list[Branch]) -> int:
+        n = len(branches)
+        history = sum(branch.position for branch in branches) // n
+        began = self._core.clock()
         try:
             self._core.context.decode_tokens(
                 [branch.token_ids[-1] for branch in branches],
                 [branch.position for branch in branches],
                 [branch.sequence for branch in branches],
-                [True] * len(branches),
+                [True] * n,
             )
         except DecodeError as error:
             return self._isolate_failure(branches, error)
         for row, branch in enumerate(branches):
             self._advance(branch, 1)
             self._sample(branch, row)
-        return len(branches)
+        # Sampling is part of what a token takes.
+        seconds = self._core.clock() - began
+        self._core.log_step(Activity.DECODE, seconds, n, n, history, "")
+        return n
 
     def _isolate_failure(self, branches: list[Branch], error: DecodeError) -> int:
         """One bad row must not end the other answers of its batch; returns rows computed."""
@@ -206,12 +215,12 @@ class Answers:
         elif branch.command.prefill_only:
             self._tell(branch)
             branch.phase = Phase.HANDOFF
-        elif branch.is_due(time.perf_counter()):
+        elif branch.is_due(self._core.clock()):
             self._tell(branch)
 
     def _tell(self, branch: Branch) -> None:
         """Hand out what a branch has generated and not told yet."""
-        untold = branch.untold(time.perf_counter())
+        untold = branch.untold(self._core.clock())
         if untold is not None:
             self._core.emit(untold)
 

@@ -8,8 +8,8 @@ from enum import Enum
 
 from edge_vlm_ros.history import TextItem, TextRole, extend_identity
 
+from .native import TokenSampler
 from .protocol import Boundary, FinishReason, StartAnswer, TokensGenerated
-from .sampling import Sampler
 from .text_stream import TextStream
 
 TELL_PERIOD_S = 0.02
@@ -48,7 +48,7 @@ class Branch:
         self,
         command: StartAnswer,
         sequence: int,
-        n_vocab: int,
+        sampler: TokenSampler,
         piece: Callable[[int], bytes],
     ) -> None:
         self.command = command
@@ -61,7 +61,7 @@ class Branch:
         self._untold = ""
         self._told_tokens = len(command.generated)
         self._told_at = -math.inf
-        self._sampler = Sampler(command.sampling, n_vocab)
+        self._sampler = sampler
         self._text = TextStream(command.stop)
         for token in command.generated:
             self._sampler.accept(token)

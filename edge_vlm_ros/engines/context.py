@@ -30,9 +30,7 @@ from .errors import (
     WrongRangeError,
 )
 from .model import LlamaModel
-
-Chunk = tuple[int, ...] | NDArray[np.float32]
-"""Token ids, or embeddings float32 [n, n_embd]: rows that fit one batch."""
+from .native import Chunk
 
 LLAMA_MAX_SEQ = 256
 """Sequence ids of a unified cache must be below this: llama.cpp's compile-time constant."""
@@ -123,6 +121,8 @@ class LlamaContext:
         self._check(len(tokens))
         batch = self._batch.of_tokens(tokens, positions, sequences, wants_logits)
         self._decode(batch, sequences, positions)
+        if not any(wants_logits):
+            self._wait()
 
     def decode_embeddings(
         self, embeddings: NDArray[np.float32], first_position: int, sequence: int
@@ -141,6 +141,7 @@ class LlamaContext:
         n = len(embeddings)
         batch = self._batch.of_embeddings(embeddings, first_position, sequence)
         self._decode(batch, [sequence] * n, range(first_position, first_position + n))
+        self._wait()
 
     def extend(self, sequence: int, first_position: int, chunk: Chunk) -> None:
         """Compute token ids or embeddings at the end of a sequence, without logits.
@@ -243,6 +244,7 @@ class LlamaContext:
         try:
             # An import replaces what its sequence has, and wipes it when it fails.
             self._import_to_scratch(blob, start, stop)
+            self._wait()
             llama.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
         except ImportRefusedError:
             self._map.lose(cells)
@@ -309,6 +311,12 @@ class LlamaContext:
         if code == -1:
             raise InvalidBatchError(f"llama.cpp refused {text}")
         raise ComputeError(f"the backend failed on {text}")
+
+    def _wait(self) -> None:
+        """Until what was told is computed. Reading logits waits by itself; without it a device
+        would queue chunk after chunk, and the next answer's step would wait for all of them."""
+        llama.llama_synchronize(self._handle)
+        self._device.wait_for_server()
 
     def _check_positions(self, sequences: Sequence[int], positions: Sequence[int]) -> None:
         ends: dict[int, int] = {}

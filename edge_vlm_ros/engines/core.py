@@ -3,59 +3,55 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .cells import CellLedger
 from .config import EngineConfig
-from .context import LlamaContext
-from .errors import ContextError
-from .layout import model_layout
 from .meter import EngineMeter
-from .model import LlamaModel
-from .protocol import Boundary, EventSink
+from .native import KvContext, TokenSampler, Vocabulary
+from .protocol import Boundary, EventSink, StartAnswer
+from .sampling import Sampler
 from .sequence_pool import SequencePool
-from .snapshot import Snapshot, SnapshotHeader
+from .snapshot import Layout, Snapshot, SnapshotHeader
 from .snapshot_check import check_snapshot
+from .step_record import Activity, StepLog, StepRecord
 
 
 class EngineCore:
-    """Owned by the engine's thread once it runs. For the arguments see LlamaCppEngine.
+    """Owned by the engine's thread once it runs. For most arguments see LlamaCppEngine.
 
-    Raises ContextError.
+    ``batching``: several answers may be decoded in one step. ``clock`` gives seconds.
     """
 
     def __init__(
         self,
-        model: LlamaModel,
+        model: Vocabulary,
+        context: KvContext,
+        layout: Layout,
         config: EngineConfig,
         *,
-        n_ctx: int,
+        batching: bool,
         max_trunks: int,
         max_branches: int,
         max_exports: int,
         answer_cells: int,
         stop_tokens: frozenset[int],
         emit: EventSink,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if answer_cells > n_ctx:
-            raise ContextError(f"n_ctx is {n_ctx}, one answer needs {answer_cells}: raise n_ctx")
-        self.model, self.config = model, config
+        self.model, self.context, self.layout, self.config = model, context, layout, config
+        self.batching, self.clock = batching, clock
         self.answer_cells, self.stop_tokens = answer_cells, stop_tokens
         self.emit = emit
-        self.layout = model_layout(model, config.kv_type)
         self.sequences = SequencePool(max_trunks + max_branches)
         # Apart from the others: exports never take what a stream or an answer was promised.
         self.export_sequences = SequencePool(max_exports, first=max_trunks + max_branches)
-        self.context = LlamaContext(
-            model,
-            n_ctx=n_ctx,
-            n_seq_max=max_trunks + max_branches + max_exports + 1,
-            n_batch=max(config.chunk_tokens, config.max_parallel),
-            kv_type=config.kv_type,
-            n_threads=config.threads,
-        )
-        self.batching = model.is_batch_invariant(config.kv_type) or not config.exact
         self.ledger = CellLedger(self.context.n_ctx)
         self.meter = EngineMeter()
+        self.steps = StepLog()
 
     @property
     def ingest_room(self) -> int:
@@ -85,15 +81,28 @@ class EngineCore:
         """What a snapshot between two boundaries is of, in this engine's layout."""
         return SnapshotHeader(self.layout, start.tokens, stop.tokens, start.identity, stop.identity)
 
+    def sampler(self, command: StartAnswer) -> TokenSampler:
+        """What chooses the tokens of an answer."""
+        return Sampler(command.sampling, self.model.n_vocab)
+
+    def seal(self, header: SnapshotHeader, blob: NDArray[np.uint8]) -> Snapshot:
+        """A snapshot of what was exported."""
+        return Snapshot.seal(header, blob)
+
+    def check(self, snapshot: Snapshot, wanted: SnapshotHeader) -> None:
+        """Whether a snapshot may be imported. Raises a SnapshotError."""
+        check_snapshot(snapshot, wanted)
+
     def export_snapshot(
         self, sequence: int, start: Boundary, stop: Boundary
     ) -> tuple[Snapshot, float]:
         """Copy a range to host memory; also returns the seconds it took. Raises ExportError."""
-        began = time.perf_counter()
+        began = self.clock()
         blob = self.context.export_range(sequence, start.tokens, stop.tokens)
-        snapshot = Snapshot.seal(self.header(start, stop), blob)
-        seconds = time.perf_counter() - began
+        snapshot = self.seal(self.header(start, stop), blob)
+        seconds = self.clock() - began
         self.meter.count_export(snapshot.n_bytes, seconds)
+        self._log_move(Activity.EXPORT, start, stop, snapshot, seconds)
         return snapshot, seconds
 
     def import_snapshot(
@@ -103,10 +112,36 @@ class EngineCore:
 
         Raises a SnapshotError; the sequence is as it was then.
         """
-        began = time.perf_counter()
-        check_snapshot(snapshot, self.header(start, stop))
+        began = self.clock()
+        self.check(snapshot, self.header(start, stop))
         self.context.import_range(snapshot.blob, sequence, start.tokens, stop.tokens)
         self.ledger.grow(sequence, stop.tokens - start.tokens)
-        seconds = time.perf_counter() - began
+        seconds = self.clock() - began
         self.meter.count_import(snapshot.n_bytes, seconds)
+        self._log_move(Activity.IMPORT, start, stop, snapshot, seconds)
         return seconds
+
+    def log_step(
+        self,
+        activity: Activity,
+        seconds: float,
+        rows: int,
+        sequences: int,
+        history: int,
+        label: str,
+    ) -> None:
+        """Note a step that has just ended."""
+        started = self.clock() - seconds
+        self.steps.add(StepRecord(activity, started, seconds, rows, sequences, history, 0, label))
+
+    def _log_move(
+        self,
+        activity: Activity,
+        start: Boundary,
+        stop: Boundary,
+        snapshot: Snapshot,
+        seconds: float,
+    ) -> None:
+        started, rows = self.clock() - seconds, stop.tokens - start.tokens
+        n_bytes = snapshot.n_bytes
+        self.steps.add(StepRecord(activity, started, seconds, rows, 1, start.tokens, n_bytes))

@@ -113,6 +113,15 @@ class Device:
         if self.server is not None:
             self.server.close()
 
+    def wait_for_server(self) -> None:
+        """Wait until an RPC server has carried out what it was sent; nothing for other devices.
+
+        llama.cpp sends graphs without waiting, and its RPC backend cannot synchronise: the answer
+        to a question about the device comes when the server has come to it.
+        """
+        if self.endpoint and self.handle is not None:
+            ggml.describe(self.handle)
+
     def memory_free(self) -> int:
         """Bytes that can be allocated on the device now; 0 when it does not say."""
         if self.handle is None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .context import Chunk
+from .native import Chunk
 from .protocol import AppendToTrunk, ImportIntoTrunk, Origin, TokenSegment, TrunkId
 
 

@@ -5,32 +5,19 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-import time
-from collections import deque
 
 from . import native_abort
 from .affinity import pin_thread
-from .answers import Answers
 from .config import EngineConfig
+from .context import LlamaContext
 from .core import EngineCore
-from .exports import Exports
+from .errors import ContextError
+from .layout import model_layout
 from .model import LlamaModel
-from .protocol import (
-    AppendToTrunk,
-    Command,
-    DropTrunk,
-    EndAnswer,
-    EngineFailed,
-    EngineStatus,
-    EventSink,
-    ExportRange,
-    ForkTrunk,
-    ImportIntoTrunk,
-    StartAnswer,
-)
+from .protocol import Command, EngineFailed, EngineStatus, EventSink
 from .snapshot import Layout
-from .step_scheduler import StepKind, StepScheduler
-from .trunks import Trunks
+from .step_record import StepRecord
+from .work import EngineWork
 
 _logger = logging.getLogger(__name__)
 _CLOSE = object()
@@ -71,10 +58,22 @@ class LlamaCppEngine:
         self.config = config
         self._model = model
         self._emit = emit
+        if answer_cells > n_ctx:
+            raise ContextError(f"n_ctx is {n_ctx}, one answer needs {answer_cells}: raise n_ctx")
+        self._context = LlamaContext(
+            model,
+            n_ctx=n_ctx,
+            n_seq_max=max_trunks + max_branches + max_exports + 1,
+            n_batch=max(config.chunk_tokens, config.max_parallel),
+            kv_type=config.kv_type,
+            n_threads=config.threads,
+        )
         self._core = EngineCore(
             model,
+            self._context,
+            model_layout(model, config.kv_type),
             config,
-            n_ctx=n_ctx,
+            batching=model.is_batch_invariant(config.kv_type) or not config.exact,
             max_trunks=max_trunks,
             max_branches=max_branches,
             max_exports=max_exports,
@@ -82,15 +81,8 @@ class LlamaCppEngine:
             stop_tokens=stop_tokens,
             emit=emit,
         )
-        self._context, self._sequences = self._core.context, self._core.sequences
-        self._meter = self._core.meter
-        self._scheduler = StepScheduler(config.ingest_share)
-        self._trunks = Trunks(self._core)
-        self._answers = Answers(self._core, self._trunks)
-        self._exports = Exports(self._core, self._trunks)
-        self._transfers: deque[Answers | Trunks | Exports] = deque(
-            (self._answers, self._trunks, self._exports)
-        )
+        self._sequences, self._meter = self._core.sequences, self._core.meter
+        self._work = EngineWork(self._core)
         self._abandoned = False
         self._ended = threading.Event()
         self._commands: queue.SimpleQueue[object] = queue.SimpleQueue()
@@ -110,6 +102,10 @@ class LlamaCppEngine:
     def layout(self) -> Layout:
         return self._core.layout
 
+    @property
+    def batching(self) -> bool:
+        return self._core.batching
+
     def submit(self, command: Command) -> None:
         self._commands.put(command)
 
@@ -124,9 +120,9 @@ class LlamaCppEngine:
             cells=self.n_cells,
             cells_used=meter.cells_used,
             cells_reserved=meter.cells_reserved,
-            trunks=len(self._trunks),
-            running_answers=len(self._answers.running),
-            waiting_answers=len(self._answers.waiting),
+            trunks=len(self._work.trunks),
+            running_answers=len(self._work.answers.running),
+            waiting_answers=len(self._work.answers.waiting),
             prefill_tokens=meter.prefill_tokens,
             ingest_tokens=meter.ingest_tokens,
             generated_tokens=meter.generated_tokens,
@@ -141,6 +137,9 @@ class LlamaCppEngine:
             memory_weights_bytes=self._model.n_bytes,
             memory_kv_bytes=self._context.kv_bytes,
         )
+
+    def take_steps(self) -> list[StepRecord]:
+        return self._core.steps.take()
 
     def close(self) -> None:
         """Stop at the next step and free everything.
@@ -180,20 +179,18 @@ class LlamaCppEngine:
     def _serve(self) -> None:
         try:
             while self._receive():
-                self._step()
-                self._answers.start_waiting()
-                self._meter.read(self._core.ledger)
+                self._work.step()
         except Exception as error:  # the thread's last words must reach the runtime
             _logger.exception("engine %s failed", self.name)
             self._fail(f"{type(error).__name__}: {error}")
         finally:
-            self._answers.close()
+            self._work.close()
             self._context.close()
             self._ended.set()
 
     def _receive(self) -> bool:
         """Carry out all queued commands; sleep only when there is nothing to compute."""
-        busy = bool(self._answers.running) or self._trunks.can_ingest or self._can_transfer
+        busy = self._work.is_there
         while True:
             try:
                 command = self._commands.get(block=not busy)
@@ -202,65 +199,4 @@ class LlamaCppEngine:
             busy = True
             if command is _CLOSE:
                 return False
-            self._carry_out(command)
-
-    def _carry_out(self, command: object) -> None:
-        match command:
-            case AppendToTrunk():
-                self._trunks.append(command)
-            case ImportIntoTrunk():
-                self._trunks.import_(command)
-            case ForkTrunk():
-                self._trunks.fork(command)
-            case DropTrunk(trunk):
-                self._trunks.drop(trunk)
-            case ExportRange():
-                self._exports.accept(command)
-            case StartAnswer():
-                self._answers.accept(command)
-            case EndAnswer():
-                self._answers.end(command)
-            case _:
-                raise TypeError(f"engine {self.name}: not a command: {command!r}")
-        self._answers.start_waiting()
-
-    @property
-    def _can_transfer(self) -> bool:
-        return any(part.can_transfer for part in self._transfers)
-
-    def _step(self) -> None:
-        kind = self._scheduler.choose(
-            ingest=self._trunks.can_ingest,
-            prefill=self._answers.can_prefill,
-            decode=self._answers.can_decode,
-            transfer=self._can_transfer,
-        )
-        if kind is None:
-            return
-        if kind is not StepKind.DECODE:
-            self._answers.tell_all()
-        start = time.perf_counter()
-        n = self._carry_out_step(kind)
-        seconds = time.perf_counter() - start
-        self._scheduler.account(kind, seconds)
-        self._meter.count(kind, n, seconds)
-
-    def _carry_out_step(self, kind: StepKind) -> int:
-        """Returns rows computed."""
-        match kind:
-            case StepKind.INGEST:
-                return self._trunks.ingest_step()
-            case StepKind.PREFILL:
-                return self._answers.prefill_step()
-            case StepKind.DECODE:
-                return self._answers.decode_step()
-            case StepKind.TRANSFER:
-                self._transfer_step()
-        return 0
-
-    def _transfer_step(self) -> None:
-        """One snapshot; answers, trunks and exports take turns."""
-        part = next(part for part in self._transfers if part.can_transfer)
-        self._transfers.remove(part)
-        self._transfers.append(part)
-        part.transfer_step()
+            self._work.carry_out(command)

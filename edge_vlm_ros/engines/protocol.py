@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from .sampling import SamplingParameters
 from .snapshot import Layout, Snapshot
+from .step_record import StepRecord
 
 
 class FinishReason(Enum):
@@ -319,6 +320,11 @@ class LanguageEngine(Protocol):
         """KV cells: tokens of all trunks and branches together, shared ones counted once."""
         ...
 
+    @property
+    def batching(self) -> bool:
+        """Whether running answers are decoded together, not in turns."""
+        ...
+
     def submit(self, command: Command) -> None:
         """Queue ``command``. Commands are carried out in order, steps in between."""
         ...
@@ -329,6 +335,10 @@ class LanguageEngine(Protocol):
         ...
 
     def status(self) -> EngineStatus: ...
+
+    def take_steps(self) -> list[StepRecord]:
+        """What it has done since the last call, oldest first; for one reader."""
+        ...
 
     def close(self) -> None:
         """Stop at the next step and free everything. Running answers get no further event."""

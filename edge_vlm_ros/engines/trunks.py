@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 
 from .core import EngineCore
@@ -17,6 +16,7 @@ from .protocol import (
     TrunkId,
     VersionComputed,
 )
+from .step_record import Activity
 
 
 class Trunks:
@@ -127,13 +127,16 @@ class Trunks:
         assert isinstance(job, AppendJob)
         n = job.next_cells
         if n:
-            began = time.perf_counter()
+            began = self._core.clock()
             try:
                 self._core.context.extend(trunk.sequence, trunk.n_tokens, job.next_chunk())
             except DecodeError as error:
                 self._fail(trunk, error)
                 return 0
-            job.finish_chunk(time.perf_counter() - began)
+            seconds = self._core.clock() - began
+            job.finish_chunk(seconds)
+            stream, history = trunk.trunk_id.stream, trunk.n_tokens
+            self._core.log_step(Activity.INGEST, seconds, n, 1, history, stream)
             trunk.n_tokens += n
             self._core.ledger.grow(trunk.sequence, n)
         if job.done:

@@ -96,6 +96,12 @@ class History:
         """All epochs still in use, oldest first; the last is the current one."""
         return tuple(self._epochs.values())
 
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens that every frame takes."""
+        shape = self._shape
+        return len(shape.prefix) + shape.n_embeddings + len(shape.suffix)
+
     def epoch(self, number: int) -> Epoch:
         """Raises KeyError when the epoch is gone or never was."""
         return self._epochs[number]

@@ -28,6 +28,8 @@ class TrunkRecord:
     submitted: Boundary = field(init=False)
     """Where the trunk will be when all commands sent have been carried out."""
     held: list[HeldVersion] = field(default_factory=list)
+    importing: Boundary = field(init=False)
+    """As far as this it is extended by imports, beyond by computing."""
     planned: list[Boundary] = field(default_factory=list)
     """Ends that the commands sent and not carried out yet will reach, in order."""
     attempts: int = 0
@@ -40,7 +42,7 @@ class TrunkRecord:
     """Accepted questions (by answer id) that need so many tokens of it."""
 
     def __post_init__(self) -> None:
-        self.submitted = self.root
+        self.submitted = self.importing = self.root
 
     @property
     def computed(self) -> Boundary:
@@ -55,6 +57,16 @@ class TrunkRecord:
     def cells(self) -> int:
         """Cells it takes now or will take for what is decided."""
         return max(self.submitted.tokens, *self.reserved.values(), 0)
+
+    @property
+    def tokens_to_import(self) -> int:
+        """Of what was ordered."""
+        return max(0, min(self.importing.tokens, self.submitted.tokens) - self.computed.tokens)
+
+    @property
+    def tokens_to_compute(self) -> int:
+        """Of what was ordered; chunks of a version that is not complete count in full."""
+        return self.submitted.tokens - self.computed.tokens - self.tokens_to_import
 
     def boundaries(self, start_n: int) -> list[Boundary]:
         """Ends of the versions held from ``start_n`` on, ``start_n``'s own first if it has one."""
@@ -98,7 +110,7 @@ class ResidencyTable:
         record.trunk = replace(record.trunk, life=self._lives)
         record.held.clear()
         record.planned.clear()
-        record.submitted = record.root
+        record.submitted = record.importing = record.root
 
     def get(self, engine: str, stream: str, epoch: int) -> TrunkRecord | None:
         return self._records.get((engine, stream, epoch))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from edge_vlm_ros.engines.protocol import Boundary
 from edge_vlm_ros.engines.snapshot import Layout, Snapshot
@@ -57,8 +57,21 @@ class SnapshotCache:
         self.misses += 1
         return []
 
+    def reach(self, layout: Layout, wanted: Sequence[Boundary]) -> Boundary:
+        """How far ``chain`` would come from the first of ``wanted``; counts and changes nothing."""
+        if not self._snapshots:
+            return wanted[0]
+        return wanted[max((stop for stop, _ in self._links(layout, wanted)), default=0)]
+
     def _chain(self, layout: Layout, ends: Sequence[Boundary]) -> list[Snapshot]:
-        found: list[Snapshot] = []
+        found = []
+        for _, key in list(self._links(layout, ends)):
+            self._snapshots.move_to_end(key)
+            found.append(self._snapshots[key])
+        return found
+
+    def _links(self, layout: Layout, ends: Sequence[Boundary]) -> Iterator[tuple[int, _Key]]:
+        """Index of the end of each link and its key, the longest link first at every place."""
         at = 0
         while at < len(ends) - 1:
             keys = (
@@ -67,8 +80,6 @@ class SnapshotCache:
             )
             longest = next(((stop, key) for stop, key in keys if key in self._snapshots), None)
             if longest is None:
-                break
-            at, key = longest
-            self._snapshots.move_to_end(key)
-            found.append(self._snapshots[key])
-        return found
+                return
+            yield longest
+            at = longest[0]

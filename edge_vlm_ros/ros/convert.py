@@ -23,8 +23,12 @@ from edge_vlm_ros.msg import ContextVersion, Metrics, Sampling
 from edge_vlm_ros.msg import EngineStatus as EngineStatusMessage
 from edge_vlm_ros.msg import PairProbe as PairProbeMessage
 from edge_vlm_ros.msg import PlacementStatus as PlacementStatusMessage
+from edge_vlm_ros.msg import Plan as PlanMessage
+from edge_vlm_ros.msg import PlanAlternative as PlanAlternativeMessage
+from edge_vlm_ros.msg import PlanningStatus as PlanningStatusMessage
 from edge_vlm_ros.msg import Resident as ResidentMessage
 from edge_vlm_ros.msg import StreamStatus as StreamStatusMessage
+from edge_vlm_ros.planning.plan import Alternative, Objective
 from edge_vlm_ros.runtime.answer import (
     AnswerMetrics,
     AnswerResult,
@@ -36,7 +40,13 @@ from edge_vlm_ros.runtime.answer import (
 from .stamps import ns_to_stamp, stamp_to_ns
 
 if TYPE_CHECKING:
-    from edge_vlm_ros.runtime.status import EngineReading, PlacementStatus, StreamStatus
+    from edge_vlm_ros.runtime.status import (
+        EngineReading,
+        PlacementStatus,
+        PlanningStatus,
+        PlanRecord,
+        StreamStatus,
+    )
 
 
 def version_message(version: Version | None) -> ContextVersion:
@@ -246,3 +256,71 @@ def placement_message(status: PlacementStatus, header: Header) -> PlacementStatu
         probes=[PairProbeMessage(**vars(probe)) for probe in status.probes],
         **values,
     )
+
+
+# ------------------------------------------------------------------------- planning
+_ALTERNATIVE_FIELDS = tuple(Alternative.__dataclass_fields__)
+_PLANNING_FIELDS = (
+    "policy",
+    "objective",
+    "sustained_load",
+    "question_rate_hz",
+    "decisions",
+    "decision_mean_us",
+    "decision_max_us",
+)
+
+
+def plan_message(record: PlanRecord, header: Header) -> PlanMessage:
+    plan = record.plan
+    return PlanMessage(
+        header=header,
+        answer_id=record.answer_id,
+        stream=record.stream,
+        phase="finished" if record.finished else "planned",
+        policy=plan.policy,
+        objective=record.objective,
+        reason=plan.reason,
+        chosen=plan.alternatives.index(plan.chosen),
+        alternatives=[_alternative(a, record.objective) for a in plan.alternatives],
+        decided_s=record.decided_s,
+        predicted_first_token_s=record.predicted_first_token_s,
+        predicted_finished_s=record.predicted_finished_s,
+        actual_first_token_s=_or_unknown(record.actual_first_token_s),
+        actual_finished_s=_or_unknown(record.actual_finished_s),
+        first_token_error_s=_less(record.actual_first_token_s, record.predicted_first_token_s),
+        finished_error_s=_less(record.actual_finished_s, record.predicted_finished_s),
+        finish_reason=record.finish_reason,
+    )
+
+
+def planning_message(status: PlanningStatus, header: Header) -> PlanningStatusMessage:
+    return PlanningStatusMessage(
+        header=header,
+        first_token_predictions=status.first_token.n,
+        first_token_error=status.first_token.error,
+        finished_predictions=status.finished.n,
+        finished_error=status.finished.error,
+        engines=[engine.engine for engine in status.engines],
+        shares=[engine.share for engine in status.engines],
+        routed=[engine.routed for engine in status.engines],
+        utilisation=[engine.utilisation for engine in status.engines],
+        cost_engines=[cost.engine for cost in status.costs],
+        cost_activities=[cost.activity.value for cost in status.costs],
+        cost_steps=[cost.n for cost in status.costs],
+        cost_errors=[cost.error for cost in status.costs],
+        **{name: getattr(status, name) for name in _PLANNING_FIELDS},
+    )
+
+
+def _alternative(alternative: Alternative, objective: Objective) -> PlanAlternativeMessage:
+    values: dict[str, Any] = {name: getattr(alternative, name) for name in _ALTERNATIVE_FIELDS}
+    return PlanAlternativeMessage(score_s=alternative.score(objective), **values)
+
+
+def _or_unknown(seconds: float | None) -> float:
+    return -1.0 if seconds is None else seconds
+
+
+def _less(actual: float | None, predicted: float) -> float:
+    return 0.0 if actual is None else actual - predicted

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
         EngineReading,
         LookupCounts,
         PlacementStatus,
+        PlanningStatus,
+        PredictionError,
         QuestionStatus,
         StreamStatus,
         VisionStatus,
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
 
 NEAR_LIMIT = 0.8
 """Part of a queue's limit from which on a warning is given."""
+
+MANY_PREDICTIONS = 20
+MAX_PREDICTION_ERROR = 1.0
+"""A factor of 2. From so many questions on a greater median error is warned of."""
 
 
 class Level(IntEnum):
@@ -248,6 +254,40 @@ def placement_report(status: PlacementStatus) -> Report:
     return Report("placement", Level.OK, f"questions: {text}", values)
 
 
+# ------------------------------------------------------------------------- planning
+def planning_report(status: PlanningStatus) -> Report:
+    """Warns when times are foreseen so badly that choices are no better than guesses."""
+    predictions = {"first token": status.first_token, "end": status.finished}
+    values = {
+        "policy": status.policy,
+        "objective": status.objective.replace("_", " "),
+        "load": "sustained: shares are used" if status.sustained_load else "light",
+        "questions": f"{60 * status.question_rate_hz:.1f} a minute",
+        "decisions": str(status.decisions),
+        "time of a decision": f"{status.decision_mean_us:.0f} us, at most "
+        f"{status.decision_max_us:.0f} us",
+    }
+    for engine in status.engines:
+        values[f"questions to {engine.engine}"] = (
+            f"{100 * engine.routed:.0f} %, share {100 * engine.share:.0f} %, "
+            f"utilisation {100 * engine.utilisation:.0f} %"
+        )
+    for what, prediction in predictions.items():
+        values[f"predicted {what}"] = _off(prediction)
+    for cost in status.costs:
+        off = f"off by a factor of {1 + cost.error:.2f}, {cost.n} steps"
+        values[f"cost of {cost.activity.value} on {cost.engine}"] = off
+    wrong = [
+        f"{what} by a factor of {1 + prediction.error:.1f}"
+        for what, prediction in predictions.items()
+        if prediction.n >= MANY_PREDICTIONS and prediction.error > MAX_PREDICTION_ERROR
+    ]
+    if wrong:
+        text = f"predictions are off: {', '.join(wrong)} (median)"
+        return Report("planning", Level.WARN, text, values)
+    return Report("planning", Level.OK, f"{status.policy}, {status.decisions} decisions", values)
+
+
 # ------------------------------------------------------------------------- vision
 def encoder_report(status: VisionStatus) -> Report:
     test = status.self_test
@@ -283,6 +323,12 @@ def caches_report(status: VisionStatus) -> Report:
 
 def _hits(counts: LookupCounts) -> str:
     return f"{counts.hits} of {counts.hits + counts.misses}"
+
+
+def _off(prediction: PredictionError) -> str:
+    if not prediction.n:
+        return "no questions yet"
+    return f"off by a factor of {1 + prediction.error:.2f} (median of {prediction.n})"
 
 
 def _moved(size: int, bytes_s: float) -> str:

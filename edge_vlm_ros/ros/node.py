@@ -18,7 +18,9 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from edge_vlm_ros.engines.errors import EngineError
+from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.runtime import NotActiveError, Runtime, RuntimeConfig, RuntimeListener
+from edge_vlm_ros.runtime.status import PlanRecord
 from edge_vlm_ros.vision.errors import VisionError
 
 from .allocator import give_back
@@ -26,6 +28,7 @@ from .ask_server import AskServer
 from .diagnostics import NodeState
 from .logging_bridge import log_to_ros
 from .node_parameters import NodeParameters
+from .plan_publisher import PlanPublisher
 from .publishers import Publishers
 from .reporter import Reporter
 from .services import Services
@@ -78,9 +81,13 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             self,
             configured=lambda: self.label != "unconfigured",
             on_ingest_engine=self._follow_ingest_engine,
+            on_policy=self._follow_policy,
         )
         throttle = Throttle(period=lambda: self.parameters.get("log_throttle"))
         self.outputs = Publishers(self, throttle)
+        self.plans = PlanPublisher(
+            self, self.outputs, wanted=lambda: self.parameters.get("planning.publish_plans")
+        )
         self._ask_server = AskServer(
             self,
             self.outputs,
@@ -237,6 +244,8 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             wanted = self.parameters.get(f"{stream.name}.ingest_engine")
             if wanted != stream.ingest_engine:  # changed while the models were loaded
                 self._follow_ingest_engine(stream.name, wanted)
+        if self._policy() != (config.planning.policy, config.planning.objective):
+            self._follow_policy()
         self.get_logger().info(f"configured with model {config.profile.name}")
 
     def _deactivate(self) -> None:
@@ -326,7 +335,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
 
     # -------------------------------------------------------------------- ingestion
     def move_ingestion(self, stream: str, engine: str) -> None:
-        """Let ``engine`` (empty: the first) compute the frames of ``stream``; the parameter
+        """Let ``engine`` (empty: as the policy says) compute the frames of a stream; the parameter
         follows.
 
         Raises UnknownStreamError, UnknownEngineError or NotActiveError.
@@ -334,7 +343,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         runtime = self._runtime
         if runtime is None:
             raise NotActiveError(self._inactive_text())
-        runtime.move_ingestion(stream, engine or self.engine_names[0])
+        runtime.move_ingestion(stream, engine)
         self.set_parameters([Parameter(f"{stream}.ingest_engine", value=engine)])
 
     def _follow_ingest_engine(self, stream: str, engine: str) -> None:
@@ -343,9 +352,25 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         if runtime is None:
             return
         try:
-            runtime.move_ingestion(stream, engine or self.engine_names[0])
+            runtime.move_ingestion(stream, engine)
         except (KeyError, RuntimeError) as error:
             self.get_logger().error(f"ingestion of stream {stream} was not moved: {error}")
+
+    # -------------------------------------------------------------------- planning
+    def _policy(self) -> tuple[str, Objective]:
+        get = self.parameters.get
+        return get("planning.policy"), get("planning.objective")
+
+    def _follow_policy(self) -> None:
+        """The parameters of a configured node were changed."""
+        runtime = self._runtime
+        if runtime is None:
+            return
+        policy, objective = self._policy()
+        try:
+            runtime.set_policy(policy, objective)
+        except (ValueError, RuntimeError) as error:
+            self.get_logger().error(f"the policy is not {policy}: {error}")
 
 
 class _Listener(RuntimeListener):
@@ -357,3 +382,9 @@ class _Listener(RuntimeListener):
 
     def frame_dropped(self, stream: str, reason: str, text: str) -> None:
         self._node.outputs.reject_frame(stream, reason, text)
+
+    def plan_made(self, record: PlanRecord) -> None:
+        self._node.plans.add(record)
+
+    def plan_finished(self, record: PlanRecord) -> None:
+        self._node.plans.add(record)

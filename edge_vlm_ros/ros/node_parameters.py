@@ -12,10 +12,12 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from .parameter_checks import (
+    POLICY,
     change_problem,
     engine_of,
     find_spec,
     moved_parameter,
+    policy_problem,
     value_problem,
 )
 from .parameters import (
@@ -27,6 +29,7 @@ from .parameters import (
 )
 
 _INGEST_ENGINE = ".ingest_engine"
+_OBJECTIVE = "planning.objective"
 
 
 class NodeParameters:
@@ -34,7 +37,8 @@ class NodeParameters:
 
     A wrong value given at start does not stop the node: it is declared with its default and kept
     in ``problems`` (name -> what is wrong) until a good value is set. ``on_ingest_engine`` is
-    called with stream and engine when a stream's ingest_engine is changed while ``configured``.
+    called with stream and engine when a stream's ingest_engine is changed while ``configured``,
+    ``on_policy`` when policy or objective of planning are.
     """
 
     def __init__(
@@ -42,10 +46,12 @@ class NodeParameters:
         node: Node,
         configured: Callable[[], bool],
         on_ingest_engine: Callable[[str, str], None],
+        on_policy: Callable[[], None],
     ) -> None:
         self._node = node
         self._configured = configured
         self._on_ingest_engine = on_ingest_engine
+        self._on_policy = on_policy
         self.problems: dict[str, str] = {}
         # rclpy has no public way to see which values were given at start.
         self._given: dict[str, Parameter] = node._parameter_overrides
@@ -159,6 +165,11 @@ class NodeParameters:
             if parameter.value not in ("", *names):
                 there = ", ".join(names)
                 return f"{parameter.name}: no engine {parameter.value!r}; there are: {there}"
+        if configured and parameter.name == POLICY:
+            objective = self.get(_OBJECTIVE)
+            return policy_problem(
+                parameter.value, self.engine_names(), self.stream_names(), objective
+            )
         return change_problem(parameter.name, configured)
 
     def _after_set(self, parameters: list[Parameter]) -> None:
@@ -170,6 +181,8 @@ class NodeParameters:
             elif parameter.name.endswith(_INGEST_ENGINE) and self._configured():
                 stream = parameter.name.removesuffix(_INGEST_ENGINE)
                 self._on_ingest_engine(stream, parameter.value)
+        if self._configured() and any(p.name in (POLICY, _OBJECTIVE) for p in parameters):
+            self._on_policy()
 
 
 def _reason(error: Exception) -> str:

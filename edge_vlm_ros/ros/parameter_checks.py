@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 
 from edge_vlm_ros.engines.device_text import parse_device
+from edge_vlm_ros.planning.plan import Objective
+from edge_vlm_ros.planning.policies import make_policy
 
 from .parameters import (
     ENGINE_PARAMETERS,
@@ -15,6 +17,7 @@ from .parameters import (
     ParameterSpec,
 )
 
+POLICY = "planning.policy"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}\Z")
 _ENGINE = "engine."
 _NODE_SPECS = {spec.name: spec for spec in NODE_PARAMETERS}
@@ -67,6 +70,17 @@ def value_problem(name: str, value: object) -> str | None:
         return _numbers_problem(name, spec, value)
     if spec is _ENGINE_SPECS["device"]:
         return _device_problem(name, str(value))
+    return None
+
+
+def policy_problem(
+    policy: str, engines: Sequence[str], streams: Sequence[str], objective: Objective
+) -> str | None:
+    """What is wrong with the text of a policy for these engines and streams, or None."""
+    try:
+        make_policy(policy, engines, streams, objective)
+    except ValueError as error:
+        return f"{POLICY}: {error}"
     return None
 
 

@@ -161,6 +161,42 @@ NODE_PARAMETERS: tuple[ParameterSpec, ...] = (
         "Seconds between two starts of a failed engine at most",
         range=(0.01, 86400.0),
     ),
+    # -- planning
+    ParameterSpec(
+        "planning.policy",
+        "sdep",
+        "How engines are chosen. sdep: complete ways are compared by predicted times. The others "
+        "are baselines: single:ENGINE (everything there, one answer at a time), batched:ENGINE "
+        "(everything there), idle_first (the first idle engine), isolated (streams are dealt to "
+        "engines, nothing is moved), round_robin (questions are dealt to engines)",
+        Change.LIVE,
+    ),
+    ParameterSpec(
+        "planning.objective",
+        "completion",
+        "What sdep makes early: the end of an answer (completion) or its first token (first_token)",
+        Change.LIVE,
+        choices=("completion", "first_token"),
+    ),
+    ParameterSpec(
+        "planning.calibration",
+        "auto",
+        "Measure the engines' costs when the node is configured: unless it was done before with "
+        "the same model, engines and machine (auto), always, or never: then rough guesses are "
+        "corrected as work is done",
+        choices=("auto", "always", "never"),
+    ),
+    ParameterSpec(
+        "planning.calibration_folder",
+        "",
+        "Folder that keeps what was measured. Empty: ~/.cache/edge_vlm_ros/calibration",
+    ),
+    ParameterSpec(
+        "planning.publish_plans",
+        True,
+        "Publish every decision on ~/plans. Without subscribers it costs next to nothing",
+        Change.LIVE,
+    ),
     # -- vision
     ParameterSpec("vision.n_threads", 1, "Threads of the vision encoder", range=(1, 1024)),
     ParameterSpec(
@@ -314,8 +350,8 @@ STREAM_PARAMETERS: tuple[ParameterSpec, ...] = (
     ParameterSpec(
         "ingest_engine",
         "",
-        "Engine that computes the frames. Empty: the first of `engines`. Changed while the node is "
-        "configured, ingestion moves there and questions go on meanwhile",
+        "Engine that computes the frames. Empty: the planning policy chooses. Changed while the "
+        "node is configured, ingestion moves there and questions go on meanwhile",
         Change.LIVE,
     ),
     ParameterSpec(

@@ -16,6 +16,8 @@ from edge_vlm_ros.msg import (
     EngineStatus,
     Metrics,
     PlacementStatus,
+    Plan,
+    PlanningStatus,
     Rejection,
     StreamStatus,
 )
@@ -51,11 +53,24 @@ PLACEMENT = Topic(
     5,
     "Which engine holds what, how often state was reused, imported or replayed, limits, 1 Hz",
 )
+PLANS = Topic(
+    "~/plans",
+    Plan,
+    100,
+    "How each question is to be answered, all alternatives with predicted times, and what became "
+    "of it; when it is decided and when the answer has ended",
+)
+PLANNING = Topic(
+    "~/planning",
+    PlanningStatus,
+    5,
+    "Policy, shares of the engines, how well times are foreseen, 1 Hz",
+)
 DIAGNOSTICS = Topic(
     "/diagnostics",
     DiagnosticArray,
     10,
-    "Node, streams, engines, placement, encoder and caches, 1 Hz",
+    "Node, streams, engines, placement, planning, encoder and caches, 1 Hz",
 )
 TOPICS = (
     TOKENS,
@@ -65,6 +80,8 @@ TOPICS = (
     STREAM_STATUS,
     ENGINE_STATUS,
     PLACEMENT,
+    PLANS,
+    PLANNING,
     DIAGNOSTICS,
 )
 
@@ -83,6 +100,8 @@ class Publishers:
         self.metrics = self._create(METRICS)
         self.rejections = self._create(REJECTIONS)
         self.placement = self._create(PLACEMENT)
+        self.plans = self._create(PLANS)
+        self.planning = self._create(PLANNING)
         self.diagnostics = self._create(DIAGNOSTICS)
         self.streams: dict[str, Publisher] = {}
         self.engines: dict[str, Publisher] = {}

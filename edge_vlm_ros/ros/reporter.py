@@ -21,6 +21,7 @@ from .convert import (
     engine_status_message,
     loading_engine_message,
     placement_message,
+    planning_message,
     stream_status_message,
 )
 from .diagnostics import (
@@ -35,6 +36,7 @@ from .diagnostics import (
     loading_engine_report,
     node_report,
     placement_report,
+    planning_report,
     stream_report,
     to_message,
 )
@@ -123,6 +125,7 @@ class Reporter:
             self._publishers.placement.publish(
                 placement_message(runtime.placement_status(), header)
             )
+            self._publishers.planning.publish(planning_message(runtime.planning_status(), header))
         for message in self.engine_messages("status"):
             publisher = self._publishers.engines.get(message.engine)
             if publisher is not None:
@@ -177,6 +180,7 @@ class Reporter:
                 for reading in runtime.engine_status()
             ),
             placement_report(runtime.placement_status()),
+            planning_report(runtime.planning_status()),
             encoder_report(vision),
             caches_report(vision),
         ]

@@ -19,6 +19,7 @@ from edge_vlm_ros.srv import (
     ListStreams,
     MoveIngestion,
     ResetStream,
+    Trace,
 )
 
 from .convert import stream_status_message, version_message
@@ -51,6 +52,9 @@ MOVE_INGESTION = ServiceSpec(
 EVICT_STATE = ServiceSpec(
     "~/evict_state", EvictState, "Give up the KV that an engine holds of a stream"
 )
+TRACE = ServiceSpec(
+    "~/trace", Trace, "Write what every engine does to a trace file for Perfetto, or stop that"
+)
 SERVICES = (
     LIST_STREAMS,
     DESCRIBE_STREAM,
@@ -59,6 +63,7 @@ SERVICES = (
     LIST_ENGINES,
     MOVE_INGESTION,
     EVICT_STATE,
+    TRACE,
 )
 
 
@@ -95,6 +100,7 @@ class Services:
             LIST_ENGINES: self._list_engines,
             MOVE_INGESTION: self._answering(self._move_ingestion),
             EVICT_STATE: self._answering(self._evict_state),
+            TRACE: self._answering(self._trace),
         }
         for spec, handler in handlers.items():
             node.create_service(spec.type, spec.name, handler, callback_group=group)
@@ -171,3 +177,11 @@ class Services:
                 f"{request.stream} that is free to go"
             )
         response.message = f"engine {request.engine} has given up stream {request.stream}"
+
+    def _trace(self, runtime: Runtime, request: Trace.Request, response: Trace.Response) -> None:
+        if request.path:
+            runtime.start_trace(request.path)
+            response.message = f"writing {request.path}; call again with an empty path to stop"
+            return
+        response.events = runtime.stop_trace()
+        response.message = f"the trace has {response.events} events"

@@ -14,16 +14,20 @@ from edge_vlm_ros.runtime.config import (
     ConfigError,
     HistoryConfig,
     PlacementConfig,
+    PlanningConfig,
     QuestionLimits,
     RuntimeConfig,
     StreamConfig,
     VisionConfig,
 )
 
+from .parameter_checks import policy_problem
 from .share import find_model_profile
 
 Values = Mapping[str, Any]
 """Parameter name -> value."""
+
+_OF_THE_NODE = "planning.publish_plans"
 
 Transport = Literal["raw", "compressed"]
 
@@ -81,7 +85,19 @@ def runtime_config(
         questions=QuestionLimits(**_prefixed(node, "questions.")),
         vision=VisionConfig(**_prefixed(node, "vision.")),
         placement=PlacementConfig(**_prefixed(node, "placement.")),
+        planning=_planning_config(node, tuple(streams), tuple(engines)),
     )
+
+
+def _planning_config(
+    node: Values, streams: tuple[str, ...], engines: tuple[str, ...]
+) -> PlanningConfig:
+    values = {name: value for name, value in node.items() if name != _OF_THE_NODE}
+    config = PlanningConfig(**_prefixed(values, "planning."))
+    problem = policy_problem(config.policy, engines, streams, config.objective)
+    if problem is not None:
+        raise ConfigError(problem)
+    return config
 
 
 def engine_config(engine: str, values: Values, allow_remote: bool) -> EngineConfig:

@@ -20,6 +20,7 @@ from edge_vlm_ros.placement.residency import TrunkRecord
 from .answer import AnswerState
 from .engine_slots import EngineSlots
 from .path import Path
+from .planner import Planner
 from .question import Question, StateBefore, context_used
 from .stream import StreamState
 from .trunks import Trunks
@@ -42,6 +43,7 @@ class Answering:
         streams: Mapping[str, StreamState],
         slots: EngineSlots,
         trunks: Trunks,
+        planner: Planner,
         clock: Callable[[], float],
         updated: Callable[[Question, str], None],
         ended: Callable[[Question, AnswerFinished], None],
@@ -54,6 +56,8 @@ class Answering:
         self._streams = streams
         self._slots = slots
         self._trunks = trunks
+        self._planner = planner
+        planner.watch(self.questions)
         self._clock = clock
         self._updated = updated
         self._ended = ended
@@ -62,6 +66,7 @@ class Answering:
     # ---------------------------------------------------------------- on the way
     def accept(self, question: Question) -> None:
         self.questions[question.answer_id] = question
+        self._planner.question_accepted(question)
         self._updated(question, "")
 
     def advance(self, stream: str | None = None) -> None:
@@ -70,13 +75,19 @@ class Answering:
             if stream in (None, question.version.stream):
                 self._advance(question)
 
+    def _advance_unplaced(self) -> None:
+        """Place what waits for an engine that is free, oldest first."""
+        for question in list(self.questions.values()):
+            if not question.engine:
+                self._advance(question)
+
     def _advance(self, question: Question) -> None:
         if question.ending is not None or not question.wants_kv:
             return
         version = question.version
         stream = self._streams[version.stream]
         epoch = stream.history.epoch(version.epoch)
-        if version.n > epoch.encoded_n or not (question.engine or self._choose(question)):
+        if version.n > epoch.encoded_n or not (question.engine or self._place(question, epoch)):
             return
         if question.running_on is None:
             record = self._need(question, stream, epoch, question.next_engine)
@@ -87,36 +98,13 @@ class Answering:
             # that go opposite ways would each keep the room that the other needs first.
             self._need(question, stream, epoch, question.engine)
 
-    def _choose(self, question: Question) -> bool:
-        """Choose engines: those asked for while they work, else one that has the history."""
-        options = question.options
-        ready = self._usable_engines(question)
-        if not ready:
-            return False
-        default = self._resident_engine(question, ready)
-        question.engine = options.engine if options.engine in ready else default
-        asked = options.prefill_engine
-        fresh = not question.token_ids  # what has begun is not handed off once more
-        question.prefill_engine = asked if asked in ready and fresh else question.engine
-        return True
+    def _place(self, question: Question, epoch: Epoch) -> bool:
+        usable = self._usable_engines(question)
+        return bool(usable) and self._planner.place(question, epoch, usable)
 
     def _usable_engines(self, question: Question) -> list[str]:
         ready = [slot.config.name for slot in self._slots.ready]
         return [name for name in ready if name not in question.failed_on]
-
-    def _resident_engine(self, question: Question, usable: list[str]) -> str:
-        """An engine that holds the version, the least busy of several; else the one that will."""
-        version = question.version
-        ingesting = self._streams[version.stream].ingest_engine
-        busy = Counter(q.running_on for q in self.questions.values())
-        holders = [
-            name
-            for name in usable
-            if self._trunks.holder(name, version.stream, version.epoch, version.n)
-        ]
-        if not holders:
-            return ingesting if ingesting in usable else usable[0]
-        return min(holders, key=lambda name: (busy[name], name != ingesting))
 
     def _need(
         self, question: Question, stream: StreamState, epoch: Epoch, engine: str
@@ -130,7 +118,8 @@ class Answering:
                 ingests=engine == stream.ingest_engine,
             )
             question.placed = question.placed or self._clock()
-        return self._trunks.need(stream, epoch, n, engine, question.path, question.answer_id)
+        path = question.planned_path if engine == question.prefill_engine else question.path
+        return self._trunks.need(stream, epoch, n, engine, path, question.answer_id)
 
     def _start(
         self, question: Question, stream: StreamState, epoch: Epoch, record: TrunkRecord
@@ -202,12 +191,14 @@ class Answering:
             question.use.moved_bytes += event.state.n_bytes
         self.handoffs += 1
         self._advance(question)
+        self._advance_unplaced()
 
     def finished(self, engine: str, event: AnswerFinished) -> None:
         question = self._running(engine, event.answer_id)
         if question is None:
             return
         if event.reason is FinishReason.ERROR and self._try_elsewhere(question, event.error):
+            self._advance_unplaced()
             return
         if event.tail:
             self._updated(question, event.tail)
@@ -291,7 +282,7 @@ class Answering:
         question.running_on = None
         question.engine = question.prefill_engine = ""
         question.handed_off = False
-        question.path = Path.ANY
+        question.path = question.planned_path = Path.ANY
         question.state_since.clear()
         self._trunks.unneed(question.answer_id)
         if not question.wants_kv:
@@ -325,8 +316,10 @@ class Answering:
             stream.history.unwant(question.version)
         stream.history.release(question.version)
         del self.questions[question.answer_id]
+        self._planner.question_ended(question, event.reason)
         self._ended(question, event)
         stream.ingest()
+        self._advance_unplaced()
 
     def _running(self, engine: str, answer_id: int) -> Question | None:
         """The question, unless it has ended or gone elsewhere."""

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 import logging
 import queue
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 
 from edge_vlm_ros.engines.model import LlamaModel
 from edge_vlm_ros.history import History, HistoryLimits, root_identity
 from edge_vlm_ros.model_profile import sha256_file, template_identity
+from edge_vlm_ros.planning.costs import CostModel
+from edge_vlm_ros.planning.learning import CostLearner
+from edge_vlm_ros.planning.policies import make_policy
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from edge_vlm_ros.vision.encoder import Encoder
 from edge_vlm_ros.vision.self_test import SelfTestResult, self_test
 from edge_vlm_ros.vision.worker import VisionWorker
 
+from .calibration import stored_or_calibrated
 from .config import ConfigError, RuntimeConfig
 from .coordinator import Coordinator
 from .engine_maker import EngineMaker, EngineSizes
 from .engine_slots import EngineSlots
 from .listener import RuntimeListener
+from .planner import Planner
 from .probe import probe_pairs
 from .prompt import PromptTemplate, prompt_template
 from .sizing import TRUNKS_PER_STREAM, answer_cells, context_cells, history_limits
 from .status import PairProbe
-from .stream import StreamState
+from .stream import StreamState, VisionPort
 from .trunks import Trunks
 
 _logger = logging.getLogger(__name__)
@@ -42,6 +48,8 @@ class Parts:
     self_test: SelfTestResult
     vision: VisionWorker
     cache: EmbeddingCache
+    costs: CostModel
+    """What work cost at start."""
 
 
 def assemble(
@@ -50,8 +58,10 @@ def assemble(
     encoder: Encoder,
     listener: RuntimeListener,
     undo: ExitStack,
+    report: Callable[[str, float], None],
 ) -> Parts:
-    """Start the engines and the vision worker; ``undo`` gets what stops them again.
+    """Start the engines and the vision worker; ``undo`` gets what stops them again, ``report``
+    what is being measured and how far it is.
 
     Raises ConfigError or EngineError.
     """
@@ -74,6 +84,7 @@ def assemble(
     slots.start_all()
     probes = probe_pairs(slots, inbox, prompt, answer_cells(config.questions))
     _note_incompatible(probes, slots, listener)
+    costs = stored_or_calibrated(config, slots, inbox, prompt, encoder, report)
     cache = EmbeddingCache(config.vision.cache_entries, config.vision.cache_bytes)
     vision = VisionWorker(
         encoder,
@@ -83,27 +94,85 @@ def assemble(
         pad_value=config.profile.encoder.pad_value,
     )
     undo.callback(vision.close)
+    coordinator = wire(
+        config,
+        inbox=inbox,
+        slots=slots,
+        vision=vision,
+        cache=cache,
+        prompt=prompt,
+        tokenize=lambda text: model.tokenize(text, parse_special=False),
+        root=_root_identity(config),
+        costs=costs,
+        listener=listener,
+    )
+    return Parts(coordinator, slots, probes, encoder, tested, vision, cache, costs)
+
+
+def wire(
+    config: RuntimeConfig,
+    *,
+    inbox: queue.SimpleQueue[object],
+    slots: EngineSlots,
+    vision: VisionPort,
+    cache: EmbeddingCache,
+    prompt: PromptTemplate,
+    tokenize: Callable[[str], tuple[int, ...]],
+    root: bytes,
+    costs: CostModel,
+    listener: RuntimeListener,
+    clock: Callable[[], float] = time.monotonic,
+) -> Coordinator:
+    """A coordinator with its streams over running engines and a vision worker.
+
+    ``root`` is the identity of the empty prefix. Raises ConfigError.
+    """
+    limits = [
+        history_limits(stream.history, config.profile, prompt, config.questions)
+        for stream in config.streams
+    ]
     streams: dict[str, StreamState] = {}
     trunks = Trunks(
         slots,
-        placement,
+        config.placement,
         answer_cells(config.questions),
         lambda record: streams[record.trunk.stream].grows(record),
+        clock,
     )
-    for stream in _streams(config, prompt, limits, slots, trunks, vision, cache):
-        streams[stream.name] = stream
-    coordinator = Coordinator(
+    for stream, limit in zip(config.streams, limits, strict=True):
+        streams[stream.name] = StreamState(
+            stream,
+            History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit),
+            config.ingest_engine(stream),
+            slots,
+            trunks,
+            vision,
+            cache,
+            clock,
+        )
+    planning = config.planning
+    planner = Planner(
+        make_policy(planning.policy, slots.names, tuple(streams), planning.objective),
+        planning.objective,
+        CostLearner(costs),
+        streams,
+        slots,
+        trunks,
+        clock,
+    )
+    return Coordinator(
         inbox,
         streams.values(),
         slots,
         trunks,
+        planner,
         cache,
         prompt,
-        lambda text: model.tokenize(text, parse_special=False),
+        tokenize,
         config.questions,
         listener,
+        clock,
     )
-    return Parts(coordinator, slots, probes, encoder, tested, vision, cache)
 
 
 def _check_model(config: RuntimeConfig, encoder: Encoder, model: LlamaModel) -> None:
@@ -132,30 +201,6 @@ def _sizes(
         stop_tokens=prompt.stop_tokens,
         n_ctx=lambda engine: context_cells(engine, limits, config.questions),
     )
-
-
-def _streams(
-    config: RuntimeConfig,
-    prompt: PromptTemplate,
-    limits: Sequence[HistoryLimits],
-    slots: EngineSlots,
-    trunks: Trunks,
-    vision: VisionWorker,
-    cache: EmbeddingCache,
-) -> list[StreamState]:
-    root = _root_identity(config)
-    return [
-        StreamState(
-            stream,
-            History(stream.name, root, prompt.open_tokens, prompt.frame_shape, limit),
-            config.ingest_engine(stream),
-            slots,
-            trunks,
-            vision,
-            cache,
-        )
-        for stream, limit in zip(config.streams, limits, strict=True)
-    ]
 
 
 def _note_incompatible(

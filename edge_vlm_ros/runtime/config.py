@@ -7,6 +7,7 @@ from typing import Literal
 
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.model_profile import ModelProfile
+from edge_vlm_ros.planning.plan import Objective
 
 PendingPolicy = Literal["latest", "reject"]
 FullPolicy = Literal["drop_oldest", "reject"]
@@ -40,7 +41,7 @@ class StreamConfig:
     ``max_pending_frames`` frames are registered and not yet published. With the policy ``latest``
     the newest frame beyond that stands by until there is room or a question needs it, in the place
     of an older one; with ``reject`` it is refused. ``ingest_engine`` computes the frames; empty
-    takes the first engine.
+    leaves it to the planning policy, which begins with the first engine.
     """
 
     name: str
@@ -141,6 +142,34 @@ class PlacementConfig:
 
 
 @dataclass(frozen=True)
+class PlanningConfig:
+    """Which engine answers which question.
+
+    ``policy``: ``sdep`` compares complete paths by what they cost; the others are baselines, see
+    planning/policies.py. ``objective``: what sdep makes early, the end of an answer or its first
+    token. ``calibration``: ``auto`` measures the engines at ``load`` unless what was measured
+    before with the same model, engines and machine is on disk, ``always`` measures anew, ``never``
+    begins with rough guesses, which are corrected as work is done. ``calibration_folder`` keeps the
+    results; empty: ``calibration`` in the user's cache folder of this package.
+    """
+
+    policy: str = "sdep"
+    objective: Objective = "completion"
+    calibration: Literal["auto", "always", "never"] = "auto"
+    calibration_folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.objective not in ("completion", "first_token"):
+            raise ConfigError(
+                f"planning: objective must be completion or first_token, not {self.objective!r}"
+            )
+        if self.calibration not in ("auto", "always", "never"):
+            raise ConfigError(
+                f"planning: calibration must be auto, always or never, not {self.calibration!r}"
+            )
+
+
+@dataclass(frozen=True)
 class RuntimeConfig:
     """A model, the streams it watches, the engines that answer and the bounds of it all."""
 
@@ -150,6 +179,7 @@ class RuntimeConfig:
     questions: QuestionLimits = field(default_factory=QuestionLimits)
     vision: VisionConfig = field(default_factory=VisionConfig)
     placement: PlacementConfig = field(default_factory=PlacementConfig)
+    planning: PlanningConfig = field(default_factory=PlanningConfig)
 
     def __post_init__(self) -> None:
         names = [stream.name for stream in self.streams]

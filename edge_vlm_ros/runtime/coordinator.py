@@ -27,6 +27,7 @@ from edge_vlm_ros.engines.protocol import (
     TokensGenerated,
     VersionComputed,
 )
+from edge_vlm_ros.engines.step_record import StepRecord
 from edge_vlm_ros.history import BindingError, NewestRegistered, Version
 from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
@@ -41,10 +42,13 @@ from .engine_slots import EngineSaid, EngineSlots, EngineStarted
 from .listener import RuntimeListener
 from .messages import Call, CancelRequested, FrameArrived, InvalidFrame, Stop
 from .path import Path
+from .plan_text import plan_text
+from .planner import Planner
 from .prompt import PromptTemplate
 from .question import Question, seconds_to_deadline
-from .status import QuestionStatus
+from .status import PlanRecord, QuestionStatus
 from .stream import MAX_APPEND_ATTEMPTS, Drop, StreamState
+from .trace import QuestionTimes, TraceWriter
 from .trunks import Trunks
 
 _logger = logging.getLogger(__name__)
@@ -59,6 +63,7 @@ class Coordinator:
         streams: Iterable[StreamState],
         slots: EngineSlots,
         trunks: Trunks,
+        planner: Planner,
         cache: EmbeddingCache,
         prompt: PromptTemplate,
         tokenize: Callable[[str], tuple[int, ...]],
@@ -71,12 +76,13 @@ class Coordinator:
         self.active = False
         self.slots = slots
         self.trunks = trunks
+        self.planner = planner
         self._cache = cache
         self._admission = Admission(limits, self.streams, slots.names, prompt, tokenize)
         self._listener = listener
         self._clock = clock
         self.answering = Answering(
-            self.streams, slots, trunks, clock, self._update, self._ended, self._moved
+            self.streams, slots, trunks, planner, clock, self._update, self._ended, self._moved
         )
         self.committing = Committing(
             self.streams, prompt, tokenize, limits.commit_order, self._deliver
@@ -85,30 +91,50 @@ class Coordinator:
         self._accepted = 0
         self._rejections: Counter[str] = Counter()
         self._on_idle: list[Callable[[], None]] = []
+        planner.planned = self._planned
+        planner.ended = self._plan_ended
+        planner.stepped = self._stepped
+        for state in self.streams.values():
+            state.choose_engine = planner.ingest_engine
+        self._trace: TraceWriter | None = None
 
     # ---------------------------------------------------------------- loop
     def run(self) -> None:
         """Handle messages until Stop; no accepted question is left without an end then."""
-        self._ingest_all()
+        self.begin()
         while True:
             try:
-                message = self.inbox.get(timeout=self._patience())
+                message = self.inbox.get(timeout=self.patience())
             except queue.Empty:
                 message = None
             if isinstance(message, Stop):
                 self.answering.end_all_here(FinishReason.CANCELLED, "the runtime was closed")
+                if self._trace is not None:
+                    self.stop_trace()
                 return
             try:
-                self._handle(message)
-                self.answering.end_overdue(self._clock())
-                self.slots.retry_due(self._clock())
-                if self.trunks.take_retry():
-                    self._ingest_all()
-                    self.answering.advance()
+                self.step(message)
             except Exception:  # one bad message must not end the node
                 _logger.exception("the coordinator failed on %s", type(message).__name__)
 
-    def _patience(self) -> float | None:
+    def begin(self) -> None:
+        """Have what every history begins with computed; the first thing to be done."""
+        self._ingest_all()
+
+    def step(self, message: object | None) -> None:
+        """Handle one message, or None when ``patience`` has passed without one."""
+        self.planner.observe()
+        if self._trace is not None:
+            self._trace.tick()
+        self._handle(message)
+        self.answering.end_overdue(self._clock())
+        self.slots.retry_due(self._clock())
+        if self.trunks.take_retry():
+            self._ingest_all()
+            self.answering.advance()
+
+    def patience(self) -> float | None:
+        """Seconds after which ``step`` must be called even if no message comes; None: never."""
         now = self._clock()
         times = (
             seconds_to_deadline(self.answering.questions.values(), now),
@@ -127,6 +153,7 @@ class Coordinator:
             case FrameArrived():
                 self._frame(message)
             case FrameEncoded():
+                self.planner.frame_encoded(message)
                 self._settle(message.stream, lambda stream: stream.complete(message))
             case FrameFailed():
                 self._frame_failed(message)
@@ -257,9 +284,11 @@ class Coordinator:
         return "; ".join(f"engine {slot.config.name} failed: {slot.error}" for slot in self.slots)
 
     def move_ingestion(self, stream: str, engine: str) -> None:
-        """Have another engine compute the frames of a stream from now on."""
+        """Have another engine compute the frames of a stream from now on. With an empty name the
+        policy chooses."""
         state = self.streams[stream]
-        state.preferred_engine = engine
+        state.pinned = bool(engine)
+        state.preferred_engine = engine or state.preferred_engine
         self._advance(state)
 
     # ---------------------------------------------------------------- questions
@@ -336,6 +365,8 @@ class Coordinator:
         metrics = question.metrics(self._clock(), event.running_answers, self._cache.stats())
         assert question.context is not None
         result = question.result(event, question.context, metrics)
+        if self._trace is not None:
+            self._trace.add_question(_times(question, event, self._clock()))
         self.committing.ended(question, result)
         if not self.answering.questions:
             waiting, self._on_idle = self._on_idle, []
@@ -354,6 +385,36 @@ class Coordinator:
     def _moved(self, question: Question, why: str) -> None:
         _logger.warning("answer %d goes on on %s: %s", question.answer_id, question.engine, why)
         self._tell(self._listener.answer_moved, question.answer, question.engine, why)
+
+    # ---------------------------------------------------------------- plans and traces
+    def _planned(self, record: PlanRecord) -> None:
+        if self._trace is not None:
+            self._trace.add_plan(record.answer_id, self._clock(), plan_text(record))
+        self._tell(self._listener.plan_made, record)
+
+    def _plan_ended(self, record: PlanRecord) -> None:
+        self._tell(self._listener.plan_finished, record)
+
+    def _stepped(self, name: str, steps: list[StepRecord]) -> None:
+        if self._trace is not None:
+            self._trace.add_steps(name, steps)
+
+    def start_trace(self, path: str) -> None:
+        """Write every step from now on to a file. Raises OSError, or ValueError when a trace is
+        being written or the path is not absolute."""
+        if self._trace is not None:
+            raise ValueError("a trace is being written: stop it first")
+        self.planner.collect()  # what came before is not part of it
+        self._trace = TraceWriter(path)
+
+    def stop_trace(self) -> int:
+        """Returns the number of events written. Raises ValueError when no trace is written."""
+        if self._trace is None:
+            raise ValueError("no trace is being written: start one with the path of a file")
+        self.planner.collect()
+        trace, self._trace = self._trace, None
+        trace.close()
+        return trace.events
 
     # ---------------------------------------------------------------- ends
     def end_all(self, done: Callable[[], None]) -> None:
@@ -383,3 +444,17 @@ class Coordinator:
             method(*arguments)
         except Exception:
             _logger.exception("the listener failed in %s", getattr(method, "__name__", method))
+
+
+def _times(question: Question, event: AnswerFinished, now: float) -> QuestionTimes:
+    return QuestionTimes(
+        answer_id=question.answer_id,
+        stream=question.version.stream,
+        arrived=question.arrived,
+        context_ready=question.context_ready,
+        first_token=question.first_token,
+        finished=now,
+        engine=question.engine,
+        path=question.use.path.value,
+        finish_reason=event.reason.value,
+    )

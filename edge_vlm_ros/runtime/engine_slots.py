@@ -48,6 +48,8 @@ class EngineSlot:
     retry_at: float | None = None
     start: int = 0
     last_status: EngineStatus | None = None
+    cell_bytes: int = 0
+    """Bytes of KV that a token takes; 0 until asked for."""
     incompatible: set[str] = field(default_factory=set)
     """Engines whose KV this one cannot import."""
 
@@ -102,8 +104,11 @@ class EngineSlots:
 
     def cell_bytes(self, name: str) -> int:
         """Bytes of KV that a token takes on a running engine."""
-        engine = self.engine(name)
-        return engine.status().memory_kv_bytes // engine.n_cells
+        slot = self._slots[name]
+        if not slot.cell_bytes:
+            engine = self.engine(name)
+            slot.cell_bytes = engine.status().memory_kv_bytes // engine.n_cells
+        return slot.cell_bytes
 
     def start_all(self) -> None:
         """Make every engine, one after the other. Raises EngineError."""

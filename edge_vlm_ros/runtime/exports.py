@@ -20,6 +20,10 @@ class Export:
     boundaries: tuple[Boundary, ...]
     destination: TrunkRecord | None
 
+    @property
+    def tokens(self) -> int:
+        return self.boundaries[-1].tokens - self.boundaries[0].tokens
+
 
 class Exports:
     """Requests to engines. A trunk that waits for one has its number in ``TrunkRecord.export``."""
@@ -56,6 +60,18 @@ class Exports:
                     record.export = request
                     return True
         return False
+
+    def tokens_from(self, engine: str) -> int:
+        """Tokens that ``engine`` is to export."""
+        return sum(export.tokens for export in self._exports.values() if export.source == engine)
+
+    def tokens_to(self, engine: str) -> int:
+        """Tokens being exported that are to be imported into ``engine`` then."""
+        return sum(
+            export.tokens
+            for export in self._exports.values()
+            if export.destination is not None and export.destination.engine == engine
+        )
 
     def end(self, request: int) -> Export | None:
         """A request has been answered; None when its engine was lost meanwhile."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from edge_vlm_ros.history import Version
 
 from .answer import Answer, AnswerResult, AnswerUpdate
+from .status import PlanRecord
 
 
 class RuntimeListener:
@@ -41,3 +42,9 @@ class RuntimeListener:
 
     def pair_incompatible(self, source: str, destination: str, detail: str) -> None:
         """KV cannot be moved between two engines: replay is used instead."""
+
+    def plan_made(self, record: PlanRecord) -> None:
+        """It was decided how a question is to be answered."""
+
+    def plan_finished(self, record: PlanRecord) -> None:
+        """The answer of a plan has ended: ``record`` has the actual times."""

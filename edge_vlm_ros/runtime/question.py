@@ -26,6 +26,7 @@ from .answer import (
 )
 from .boundary import boundary
 from .path import Path
+from .status import PlanRecord
 
 LONGEST_WAIT_S = 3600.0
 """A queue refuses to wait for centuries, which a deadline may be."""
@@ -71,6 +72,12 @@ class Question:
     engine: str = ""
     """Decodes the answer; empty until it is chosen."""
     prefill_engine: str = ""
+    planned_path: Path = Path.ANY
+    """How the prefill engine gets the history."""
+    plan: PlanRecord | None = None
+    """The last plan made for it."""
+    context_due: float = 0.0
+    """When its history is foreseen to be on its engine."""
     running_on: str | None = None
     """The engine that has the question in hand."""
     handed_off: bool = False

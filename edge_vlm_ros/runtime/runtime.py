@@ -15,6 +15,9 @@ import numpy as np
 
 from edge_vlm_ros.history import Version
 from edge_vlm_ros.model_profile import verify_files
+from edge_vlm_ros.planning.costs import CostModel
+from edge_vlm_ros.planning.plan import Objective
+from edge_vlm_ros.planning.policies import make_policy
 from edge_vlm_ros.vision.encoder import Encoder, RgbImage
 from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
 from edge_vlm_ros.vision.self_test import SelfTestResult
@@ -30,6 +33,7 @@ from .readings import read_engines, read_placement
 from .status import (
     EngineReading,
     PlacementStatus,
+    PlanningStatus,
     QuestionStatus,
     StreamStatus,
     VisionStatus,
@@ -99,12 +103,12 @@ class Runtime:
             encoder = OnnxEncoder(profile.encoder, threads=self.config.vision.n_threads)
             undo.callback(encoder.close)
             report("language engines", 0.0)
-            self._start(encoder, undo)
+            self._start(encoder, undo, report)
             undo.pop_all()
         report("ready", 1.0)
 
-    def _start(self, encoder: Encoder, undo: ExitStack) -> None:
-        parts = assemble(self.config, self._maker, encoder, self._listener, undo)
+    def _start(self, encoder: Encoder, undo: ExitStack, report: LoadProgress) -> None:
+        parts = assemble(self.config, self._maker, encoder, self._listener, undo, report)
         self._parts = parts
         self.cache = parts.cache
         thread = threading.Thread(target=parts.coordinator.run, name="coordinator", daemon=True)
@@ -202,9 +206,11 @@ class Runtime:
 
     def move_ingestion(self, stream: str, engine: str) -> None:
         """Have ``engine`` compute the frames of a stream from now on; it takes over what has been
-        computed. Raises UnknownStreamError or UnknownEngineError."""
+        computed. With an empty name the policy chooses. Raises UnknownStreamError or
+        UnknownEngineError."""
         self._check_stream(stream)
-        self._check_engine(engine)
+        if engine:
+            self._check_engine(engine)
         coordinator = self._loaded()
         self._on_loop(lambda: coordinator.move_ingestion(stream, engine))
 
@@ -216,6 +222,25 @@ class Runtime:
         self._check_engine(engine)
         coordinator = self._loaded()
         return self._on_loop(lambda: coordinator.trunks.evict(stream, engine))
+
+    def set_policy(self, policy: str, objective: Objective) -> None:
+        """Place questions another way from now on. Raises ValueError."""
+        coordinator = self._loaded()
+        names = tuple(engine.name for engine in self.config.engines)
+        made = make_policy(policy, names, self.stream_names, objective)
+        self._on_loop(lambda: coordinator.planner.use(made, objective))
+
+    def start_trace(self, path: str) -> None:
+        """Write every step of every engine to a new file in Chrome's trace format from now on.
+
+        Raises OSError when the file cannot be made, ValueError when a trace is being written or
+        the path is not absolute."""
+        coordinator = self._loaded()
+        self._on_loop(lambda: coordinator.start_trace(path))
+
+    def stop_trace(self) -> int:
+        """End the trace; returns the number of events in it. Raises ValueError without one."""
+        return self._on_loop(self._loaded().stop_trace)
 
     # ---------------------------------------------------------------- readings
     def describe(self, stream: str) -> list[str]:
@@ -259,6 +284,15 @@ class Runtime:
             max_entries=self.cache.max_entries,
             max_bytes=self.cache.max_bytes,
         )
+
+    @property
+    def costs(self) -> CostModel:
+        """What work cost on each engine when it was measured. Raises NotActiveError."""
+        self._loaded()
+        return self._parts.costs
+
+    def planning_status(self) -> PlanningStatus:
+        return self._on_loop(self._loaded().planner.status)
 
     def question_status(self) -> QuestionStatus:
         return self._on_loop(self._loaded().question_status)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_vlm_ros.engines.protocol import EngineStatus
+from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.history import Version
+from edge_vlm_ros.planning.plan import Objective, Plan
 from edge_vlm_ros.vision.embedding_cache import CacheStats
 from edge_vlm_ros.vision.self_test import SelfTestResult
 
@@ -149,3 +151,90 @@ class PlacementStatus:
     max_snapshot_bytes: int
     prefix_entries: int
     max_prefix_entries: int
+
+
+# ------------------------------------------------------------------------- planning
+def factor_error(predicted: float, actual: float) -> float:
+    """How far a prediction was off, whichever way: the larger by the smaller, less 1.
+
+    0: right; 1: off by a factor of 2. A prediction of nothing that took time is off by infinity.
+    """
+    low, high = sorted((predicted, actual))
+    if high <= 0:
+        return 0.0
+    return high / low - 1.0 if low > 0 else float("inf")
+
+
+@dataclass(frozen=True)
+class PlanRecord:
+    """One plan and what became of it. Times are in seconds from the question's arrival.
+
+    ``predicted_...`` hold for the chosen alternative. ``actual_...`` are None until known, or
+    when it never came so far; ``finish_reason`` is empty until the answer has ended.
+    """
+
+    answer_id: int
+    stream: str
+    plan: Plan
+    objective: Objective
+    decided_s: float
+    predicted_first_token_s: float
+    predicted_finished_s: float
+    actual_first_token_s: float | None = None
+    actual_finished_s: float | None = None
+    finish_reason: str = ""
+
+    @property
+    def finished(self) -> bool:
+        return bool(self.finish_reason)
+
+
+@dataclass(frozen=True)
+class EngineRouting:
+    """How questions are spread: parts from 0 to 1.
+
+    ``share`` of the questions is what the engine should get under sustained load, ``routed`` what
+    it got of the recent ones, ``utilisation`` the part of its time that the recent load takes.
+    """
+
+    engine: str
+    share: float
+    routed: float
+    utilisation: float
+
+
+@dataclass(frozen=True)
+class PredictionError:
+    """Median ``factor_error`` of the last ``n`` predictions."""
+
+    n: int = 0
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class CostError:
+    """Median ``factor_error`` of what the last ``n`` steps of one kind were expected to take."""
+
+    engine: str
+    """An engine or encoder."""
+    activity: Activity
+    n: int
+    error: float
+
+
+@dataclass(frozen=True)
+class PlanningStatus:
+    """How questions are placed, and how well their times are foreseen."""
+
+    policy: str
+    objective: Objective
+    sustained_load: bool
+    """Whether shares are used: questions come about as fast as they can be answered."""
+    engines: tuple[EngineRouting, ...]
+    question_rate_hz: float
+    decisions: int
+    decision_mean_us: float
+    decision_max_us: float
+    first_token: PredictionError
+    finished: PredictionError
+    costs: tuple[CostError, ...]

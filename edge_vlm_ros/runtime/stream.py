@@ -17,6 +17,7 @@ from edge_vlm_ros.engines.protocol import (
 )
 from edge_vlm_ros.history import Epoch, FrameItem, History, HistoryFull, Version, VersionState
 from edge_vlm_ros.placement.residency import TrunkRecord
+from edge_vlm_ros.planning.rates import EventRate
 from edge_vlm_ros.vision.change_gate import ChangeGate, FrameRateGate
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache, EmbeddingKey
 from edge_vlm_ros.vision.encoder import Embeddings
@@ -69,6 +70,11 @@ class StreamState:
         self.history = history
         self.preferred_engine = preferred_engine
         """The engine that is to ingest the stream while it works."""
+        self.pinned = bool(config.ingest_engine)
+        """Whether that was said from outside; otherwise ``choose_engine`` may change it."""
+        self.choose_engine: Callable[[str], str] = lambda name: self.preferred_engine
+        """Called with the stream's name when there is something new to ingest."""
+        self.frame_rate = EventRate()
         self._slots = slots
         self._trunks = trunks
         self._vision = vision
@@ -157,7 +163,9 @@ class StreamState:
             return [self._drop("history_full", str(error))]
         self._pending.add(item.frame_id)
         self._registered += 1
-        self._register_ms.add(1000.0 * (self._clock() - frame.received_at))
+        now = self._clock()
+        self._register_ms.add(1000.0 * (now - frame.received_at))
+        self.frame_rate.add(now)
         self._vision.submit(EncodeRequest(self.config.name, item.frame_id, frame.rgb))
         return []
 
@@ -205,6 +213,8 @@ class StreamState:
         Epochs are computed one after the other, oldest first, so that at most two trunks of a
         stream take cells of the engine at a time.
         """
+        if not self.pinned and self._has_news():
+            self.preferred_engine = self.choose_engine(self.name)
         engine = self.ingest_engine
         behind = engine is None
         for epoch in self.history.epochs:
@@ -218,6 +228,24 @@ class StreamState:
             target = min(epoch.encoded_n, needed)
             behind = self._trunks.ingest(self, epoch, target, engine) < needed
         self._release_retired()
+
+    def _has_news(self) -> bool:
+        """Whether something is encoded that the ingest engine was not told to compute."""
+        epoch, engine = self.history.current, self.ingest_engine
+        if engine is None:
+            return False
+        record = self._trunks.table.get(engine, self.name, epoch.number)
+        return epoch.encoded_n > (0 if record is None else record.submitted.n)
+
+    @property
+    def is_encoding(self) -> bool:
+        """Whether frames wait for the encoder or are in it."""
+        return any(epoch.encoded_n < len(epoch) for epoch in self.history.epochs)
+
+    @property
+    def frame_tokens(self) -> int:
+        """Tokens that a frame takes."""
+        return self.history.frame_tokens
 
     def computed(self, record: TrunkRecord, event: VersionComputed) -> Version | None:
         """An engine holds finished KV of a version: it is published. None when the history let

@@ -114,6 +114,27 @@ class Trunks:
                 self._budget.note_freed()
         self._budget.leave(question, engine)
 
+    def cached(self, source: str, epoch: Epoch, n: int, engine: str) -> int:
+        """Tokens of version ``n``, which is encoded, that ``engine`` would have with what lies in
+        host memory; 0 when that is of no use."""
+        record = self.table.get(engine, source, epoch.number)
+        start = 0 if record is None else record.submitted.n
+        if start >= n or not len(self.snapshots):
+            return 0
+        layout = self._slots.engine(engine).layout
+        ends = [boundary(epoch, at) for at in range(start, n + 1)]
+        reached = self.snapshots.reach(layout, ends)
+        return reached.tokens if reached.n > start else 0
+
+    def free_cells(self, engine: str) -> int:
+        """Cells that a history could take: those of trunks that may be evicted included."""
+        kept = sum(record.cells for record in self.table.on_engine(engine) if record.reserved)
+        return self._capacity(engine) - kept
+
+    def transfers(self, engine: str) -> tuple[int, int]:
+        """Tokens that the engine was asked to export, and those on their way into it."""
+        return self._exports.tokens_from(engine), self._exports.tokens_to(engine)
+
     def seconds_to_retry(self, now: float) -> float | None:
         """When ``take_retry`` should be called even if nothing else happens."""
         return self._budget.seconds_to_retry(now)
@@ -183,7 +204,7 @@ class Trunks:
         record = self.table.of(engine, event.trunk)
         if record is None:
             return None
-        record.submitted = record.computed
+        record.submitted = record.importing = record.computed
         record.planned.clear()
         self._budget.note_freed()
         if event.n == record.computed.n + 1 or event.origin is not Origin.COMPUTED:
@@ -321,6 +342,7 @@ class Trunks:
         for start, stop, snapshot in zip(boundaries, boundaries[1:], snapshots, strict=False):
             engine.submit(ImportIntoTrunk(record.trunk, start, stop, snapshot))
             self._submitted(record, stop)
+            record.importing = stop
             self.counts.imported_bytes += snapshot.n_bytes
 
     def _request_export(self, record: TrunkRecord, epoch: Epoch, n: int) -> bool:

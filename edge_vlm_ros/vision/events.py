@@ -37,6 +37,7 @@ class FrameEncoded:
         embeddings: float32 [n_tokens, n_embd], read-only.
         encode_s: seconds spent in the encoder; 0.0 on a cache hit.
         cache_hit: True when the same pixels had been encoded before.
+        started: reading of the monotonic clock when encoding began, in seconds; 0.0 on a cache hit.
     """
 
     stream: str
@@ -45,6 +46,7 @@ class FrameEncoded:
     embeddings: Embeddings
     encode_s: float
     cache_hit: bool
+    started: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -127,7 +127,7 @@ class VisionWorker:
         seconds = time.monotonic() - start
         embeddings = check_embeddings(result, encoder.n_tokens, encoder.n_embd)
         stored = self._cache.put(key, embeddings, pin=True)
-        return FrameEncoded(request.stream, request.frame_id, key, stored, seconds, False)
+        return FrameEncoded(request.stream, request.frame_id, key, stored, seconds, False, start)
 
     def _emit(self, event: VisionEvent) -> None:
         try:

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from harness import PATIENCE_S
-from status_samples import ENGINE, PLACEMENT, QUESTIONS, READING, STREAM, VISION
+from status_samples import ENGINE, PLACEMENT, PLANNING, QUESTIONS, READING, STREAM, VISION
 
+from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.runtime import RuntimeConfig, RuntimeListener
 from edge_vlm_ros.runtime.status import EngineReading, StreamStatus
 
@@ -31,6 +32,9 @@ class StandInRuntime:
         self.ingestion = {s.name: config.ingest_engine(s) for s in config.streams}
         self.evicted: list[tuple[str, str]] = []
         self.evictable = True
+        self.planning = PLANNING
+        self.policy = (config.planning.policy, config.planning.objective)
+        self.tracing = ""
         self.loading = threading.Event()
         self.go_on = threading.Event()
         self.go_on.set()
@@ -52,6 +56,7 @@ class StandInRuntime:
 
     # ---------------------------------------------------------------- verbs
     def move_ingestion(self, stream: str, engine: str) -> None:
+        engine = engine or next(iter(self.readings))  # what its policy chooses
         self._known(stream, engine)
         self.ingestion[stream] = engine
 
@@ -59,6 +64,20 @@ class StandInRuntime:
         self._known(stream, engine)
         self.evicted.append((stream, engine))
         return self.evictable
+
+    def set_policy(self, policy: str, objective: Objective) -> None:
+        self.policy = (policy, objective)
+
+    def start_trace(self, path: str) -> None:
+        if self.tracing:
+            raise ValueError(f"a trace is being written to {self.tracing}")
+        self.tracing = path
+
+    def stop_trace(self) -> int:
+        if not self.tracing:
+            raise ValueError("no trace is being written")
+        self.tracing = ""
+        return 17
 
     def _known(self, stream: str, engine: str) -> None:
         if stream not in self.ingestion:
@@ -75,6 +94,9 @@ class StandInRuntime:
 
     def placement_status(self) -> Any:
         return self.placement
+
+    def planning_status(self) -> Any:
+        return self.planning
 
     def vision_status(self) -> Any:
         return self.vision

@@ -143,7 +143,7 @@ def test_ingestion_moves_by_service_and_the_parameter_follows(
         assert not wrong.success and part in wrong.message
     assert made.node.get_parameter("table.ingest_engine").value == "second"
     assert made.client.call(MoveIngestion, "move_ingestion", stream="table").success
-    assert runtime.ingestion == {"table": "cpu"}, "the first engine"
+    assert runtime.ingestion == {"table": "cpu"}, "what the policy chooses"
 
 
 def test_ingestion_moves_by_parameter_on_a_running_node(

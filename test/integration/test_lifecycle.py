@@ -188,6 +188,7 @@ def test_status_topics_and_diagnostics_tell_the_state() -> None:
             "edge_vlm: stream table",
             "edge_vlm: engine cpu",
             "edge_vlm: placement",
+            "edge_vlm: planning",
             "edge_vlm: encoder",
             "edge_vlm: caches",
         }

@@ -70,7 +70,15 @@ def test_every_ros_package_imported_is_declared(package_xml: ElementTree.Element
 
 def test_executables_have_a_module(cmake: str) -> None:
     executables = dict(re.findall(r"^install_executable\((\w+) ([\w.]+)\)", cmake, re.MULTILINE))
-    assert set(executables) == {"edge_vlm", "ask", "demo", "demo_camera", "devices"}
+    assert set(executables) == {
+        "edge_vlm",
+        "ask",
+        "calibrate",
+        "demo",
+        "demo_camera",
+        "devices",
+        "simulate",
+    }
     for module in executables.values():
         source = ROOT / (module.replace(".", "/") + ".py")
         assert re.search(r"^def main\(", source.read_text(), re.MULTILINE), module

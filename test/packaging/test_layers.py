@@ -12,14 +12,15 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "edge_vlm_ros"
-ROS_FREE = ("history", "vision", "engines", "placement", "planning", "runtime")
+ROS_FREE = ("history", "vision", "engines", "placement", "planning", "runtime", "simulation")
 FORBIDDEN = {
     "history": {"vision", "engines", "placement", "planning", "runtime", "ros", "cli", "demo"},
     "vision": {"engines", "placement", "planning", "runtime", "ros", "cli", "demo"},
     "engines": {"placement", "planning", "runtime", "ros", "cli", "demo"},
     "placement": {"planning", "runtime", "ros", "cli", "demo"},
-    "planning": {"runtime", "ros", "cli", "demo"},
-    "runtime": {"ros", "cli", "demo"},
+    "planning": {"runtime", "ros", "cli", "demo", "simulation"},
+    "runtime": {"ros", "cli", "demo", "simulation"},
+    "simulation": {"ros", "cli", "demo"},
 }
 
 

@@ -18,6 +18,9 @@ from edge_vlm_ros.msg import (
 from edge_vlm_ros.msg import (
     PlacementStatus as PlacementStatusMessage,
 )
+from edge_vlm_ros.msg import Plan as PlanMessage
+from edge_vlm_ros.msg import PlanningStatus as PlanningStatusMessage
+from status_samples import PLANNED, PLANNING
 from std_msgs.msg import Header
 
 from edge_vlm_ros.engines.protocol import EngineStatus
@@ -36,6 +39,8 @@ from edge_vlm_ros.ros.convert import (
     loading_engine_message,
     metrics_message,
     placement_message,
+    plan_message,
+    planning_message,
     result_message,
     stream_status_message,
     version_message,
@@ -303,3 +308,59 @@ def test_placement_and_engine_status_can_be_plotted() -> None:
             assert kind in ("uint32", "uint64"), name
     rates = [n for n in EngineStatusMessage.get_fields_and_field_types() if n.endswith("bytes_s")]
     assert rates == ["export_bytes_s", "import_bytes_s"]
+
+
+# ------------------------------------------------------------------------- planning
+def test_a_plan_that_was_just_made() -> None:
+    message = plan_message(PLANNED, HEADER)
+    assert (message.answer_id, message.stream, message.phase) == (7, "table", "planned")
+    assert (message.policy, message.objective) == ("sdep", "first_token")
+    assert message.reason == "second is idle" and message.chosen == 1
+    assert (message.predicted_first_token_s, message.predicted_finished_s) == (1.5, 3.0)
+    assert (message.actual_first_token_s, message.actual_finished_s) == (-1.0, -1.0)
+    assert (message.first_token_error_s, message.finished_error_s) == (0.0, 0.0)
+    assert (message.decided_s, message.finish_reason) == (1.0, "")
+    local, chosen, blocked = message.alternatives
+    assert (local.path, chosen.path) == ("local", "import")
+    assert (chosen.prefill_engine, chosen.decode_engine) == ("second", "cpu")
+    times = (chosen.context_s, chosen.first_token_s, chosen.finished_s)
+    assert times == (0.25, 0.5, 2.0)
+    assert (chosen.others_s, chosen.ingest_s, chosen.share_s) == (0.4, 0.5, 0.6)
+    assert chosen.score_s == pytest.approx(0.5 + 0.4 + 0.5 + 0.6), "the first token counts"
+    assert local.score_s == pytest.approx(1.0 + 0.1 + 0.2 + 0.3)
+    assert (chosen.blocked, blocked.blocked) == ("", "KV types differ")
+
+
+def test_a_plan_that_was_carried_out_has_what_happened() -> None:
+    record = dataclasses.replace(
+        PLANNED, actual_first_token_s=1.25, actual_finished_s=5.0, finish_reason="stop"
+    )
+    message = plan_message(record, HEADER)
+    assert (message.phase, message.finish_reason) == ("finished", "stop")
+    assert (message.actual_first_token_s, message.actual_finished_s) == (1.25, 5.0)
+    assert (message.first_token_error_s, message.finished_error_s) == (-0.25, 2.0)
+    cancelled = dataclasses.replace(PLANNED, actual_finished_s=2.0, finish_reason="cancelled")
+    message = plan_message(cancelled, HEADER)
+    assert (message.phase, message.actual_first_token_s) == ("finished", -1.0)
+
+
+def test_the_planning() -> None:
+    message = planning_message(PLANNING, HEADER)
+    assert (message.policy, message.objective) == ("sdep", "first_token")
+    assert (message.sustained_load, message.question_rate_hz) == (True, 0.1)
+    assert (message.decisions, message.decision_mean_us, message.decision_max_us) == (40, 120, 900)
+    assert (message.first_token_predictions, message.first_token_error) == (20, 0.25)
+    assert (message.finished_predictions, message.finished_error) == (19, 0.5)
+    assert list(message.engines) == ["cpu", "second"]
+    assert list(message.shares) == [0.75, 0.25] and list(message.routed) == [0.5, 0.5]
+    assert list(message.utilisation) == [0.9, 1.2]
+    assert list(message.cost_engines) == ["cpu", "onnx"]
+    assert list(message.cost_activities) == ["decode", "encode"]
+    assert list(message.cost_steps) == [64, 9] and list(message.cost_errors) == [0.125, 2.0]
+
+
+def test_times_of_plans_have_their_unit_in_the_name() -> None:
+    for kind in (PlanMessage, PlanningStatusMessage):
+        for name, of in kind.get_fields_and_field_types().items():
+            if of == "double":
+                assert name.endswith(("_s", "_us", "_hz", "_error")), name

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from status_samples import ENGINE, PLACEMENT, QUESTIONS, READING, STREAM, VISION
+from status_samples import ENGINE, PLACEMENT, PLANNING, QUESTIONS, READING, STREAM, VISION
 
 from edge_vlm_ros.ros.diagnostics import (
     CameraState,
@@ -19,11 +19,12 @@ from edge_vlm_ros.ros.diagnostics import (
     engine_report,
     node_report,
     placement_report,
+    planning_report,
     stream_report,
     to_message,
 )
 from edge_vlm_ros.ros.throttle import Throttle
-from edge_vlm_ros.runtime.status import PairProbe
+from edge_vlm_ros.runtime.status import PairProbe, PredictionError
 from edge_vlm_ros.vision.embedding_cache import CacheStats
 from edge_vlm_ros.vision.self_test import SelfTestResult
 
@@ -159,6 +160,45 @@ def test_incompatible_engines_are_warned_of_by_name() -> None:
     assert report.level is Level.WARN
     assert report.message == "KV cannot be moved cpu -> gpu: replay is used"
     assert report.values["cpu -> gpu"] == "incompatible: kv_type f16, not q8_0"
+
+
+def test_the_planning_tells_policy_shares_and_how_well_times_are_foreseen() -> None:
+    ok = planning_report(PLANNING)
+    assert (ok.component, ok.level, ok.message) == ("planning", Level.OK, "sdep, 40 decisions")
+    assert ok.values["objective"] == "first token" and ok.values["questions"] == "6.0 a minute"
+    assert ok.values["load"] == "sustained: shares are used"
+    assert ok.values["time of a decision"] == "120 us, at most 900 us"
+    assert ok.values["questions to second"] == "50 %, share 25 %, utilisation 120 %"
+    assert ok.values["predicted first token"] == "off by a factor of 1.25 (median of 20)"
+    assert ok.values["cost of decode on cpu"] == "off by a factor of 1.12, 64 steps"
+    assert ok.values["cost of encode on onnx"] == "off by a factor of 3.00, 9 steps"
+    fresh = planning_report(replace(PLANNING, sustained_load=False, finished=PredictionError()))
+    assert fresh.values["predicted end"] == "no questions yet" and fresh.values["load"] == "light"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"finished": PredictionError(20, 1.5)},
+            "predictions are off: end by a factor of 2.5 (median)",
+        ),
+        (
+            {"first_token": PredictionError(30, 2.0), "finished": PredictionError(30, 3.0)},
+            "predictions are off: first token by a factor of 3.0, end by a factor of 4.0 (median)",
+        ),
+        ({"finished": PredictionError(19, 9.0)}, None),
+        ({"finished": PredictionError(99, 1.0)}, None),
+    ],
+)
+def test_bad_predictions_are_warned_of_when_there_are_many(
+    changes: dict[str, Any], message: str | None
+) -> None:
+    report = planning_report(replace(PLANNING, **changes))
+    if message is None:
+        assert report.level is Level.OK
+    else:
+        assert (report.level, report.message) == (Level.WARN, message)
 
 
 def test_the_encoder_and_the_cache() -> None:

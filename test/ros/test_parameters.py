@@ -13,6 +13,7 @@ from edge_vlm_ros.ros.parameter_checks import (
     engine_of,
     find_spec,
     moved_parameter,
+    policy_problem,
     value_problem,
 )
 from edge_vlm_ros.ros.parameters import (
@@ -30,7 +31,7 @@ from edge_vlm_ros.ros.settings import (
 )
 from edge_vlm_ros.ros.share import find_model_profile
 from edge_vlm_ros.runtime import ConfigError, QuestionLimits, StreamConfig, VisionConfig
-from edge_vlm_ros.runtime.config import PlacementConfig
+from edge_vlm_ros.runtime.config import PlacementConfig, PlanningConfig
 
 TABLES = (NODE_PARAMETERS, STREAM_PARAMETERS, ENGINE_PARAMETERS)
 ALL = tuple(spec for table in TABLES for spec in table)
@@ -93,6 +94,9 @@ def test_parameters_of_the_time_of_one_engine_are_told_where_they_are_now() -> N
         ("streams", ["engine"], "prefix"),
         ("streams", ["engines"], "prefix"),
         ("streams", ["placement"], "prefix"),
+        ("streams", ["planning"], "prefix"),
+        ("planning.objective", "speed", "completion, first_token"),
+        ("planning.calibration", "sometimes", "auto, always, never"),
         ("engines", [], "at least one engine"),
         ("engines", ["cpu", "cpu"], "different"),
         ("engines", ["GPU 0"], "engine name 'GPU 0'"),
@@ -132,6 +136,8 @@ def test_only_live_parameters_change_on_a_configured_node() -> None:
     assert change_problem("silent_camera_timeout", configured=True) is None
     assert change_problem("table.ingest_engine", configured=True) is None
     assert "clean up the node" in str(change_problem("engine.cpu.exact", configured=True))
+    assert change_problem("planning.objective", configured=True) is None
+    assert "clean up" in str(change_problem("planning.calibration", configured=True))
 
 
 def test_the_defaults_are_those_of_the_runtime() -> None:
@@ -144,6 +150,7 @@ def test_the_defaults_are_those_of_the_runtime() -> None:
     assert config.streams == (StreamConfig("table"),)
     assert config.engines == (EngineConfig(),)
     assert config.placement == PlacementConfig()
+    assert config.planning == PlanningConfig()
     assert config.questions == QuestionLimits()
     assert config.vision == VisionConfig()
     assert config.profile.name == "demo"
@@ -201,6 +208,49 @@ def test_an_engines_values_reach_its_configuration() -> None:
         allow_remote=True,
     )
     assert set(values) | {"name", "allow_remote"} == set(EngineConfig.__dataclass_fields__)
+
+
+def test_planning_reaches_its_configuration() -> None:
+    given = {
+        "planning.policy": "batched:second",
+        "planning.objective": "first_token",
+        "planning.calibration": "never",
+        "planning.calibration_folder": "/tmp/measured",
+        "planning.publish_plans": False,
+    }
+    assert set(given) == {s.name for s in NODE_PARAMETERS if s.name.startswith("planning.")}
+    config = runtime_config(
+        defaults(NODE_PARAMETERS) | given,
+        {"table": defaults(STREAM_PARAMETERS)},
+        {name: defaults(ENGINE_PARAMETERS) for name in ("cpu", "second")},
+    )
+    assert config.planning == PlanningConfig(
+        "batched:second", "first_token", "never", "/tmp/measured"
+    )
+
+
+@pytest.mark.parametrize(
+    ("policy", "part"),
+    [("fastest", "'fastest'"), ("single:gpu", "gpu"), ("single", "single"), ("", "''")],
+)
+def test_a_policy_that_cannot_be_is_explained(policy: str, part: str) -> None:
+    problem = str(policy_problem(policy, ["cpu", "second"], ["table"], "completion"))
+    assert problem.startswith("planning.policy: ") and part in problem
+    with pytest.raises(ConfigError, match="planning.policy: "):
+        runtime_config(
+            defaults(NODE_PARAMETERS) | {"planning.policy": policy},
+            {"table": defaults(STREAM_PARAMETERS)},
+            {"cpu": defaults(ENGINE_PARAMETERS)},
+        )
+
+
+@pytest.mark.parametrize(
+    "policy", ["sdep", "single:cpu", "batched:second", "idle_first", "isolated", "round_robin"]
+)
+def test_every_policy_that_the_parameter_names_is_one(policy: str) -> None:
+    spec = find_spec("planning.policy")
+    assert spec is not None and policy.partition(":")[0] in spec.description
+    assert policy_problem(policy, ["cpu", "second"], ["table"], "completion") is None
 
 
 def test_a_remote_engine_needs_leave() -> None:

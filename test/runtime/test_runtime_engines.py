@@ -160,7 +160,7 @@ def test_ingestion_moves_with_what_has_been_computed(two: Runtime) -> None:
     two.move_ingestion("table", "second")
     show(two, "table", frames[-1:], change.stop)
     settle(two)
-    result = ask(two, text=change.text)
+    result = ask(two, text=change.text, engine="second")
     assert (result.text, path(result)) == (change.after, ("second", "second", "local"))
     assert engine_of(two, "second").status().ingest_tokens == ingested + 52
     assert two.stream_status("table").ingest_engine == "second"

@@ -17,12 +17,37 @@ from helpers import (
     settle,
     show,
 )
+from two_engines import POLICIES, TWO
 
 from edge_vlm_ros.history import History
-from edge_vlm_ros.runtime import AnswerState, AskOptions, Runtime, VersionBinding
+from edge_vlm_ros.runtime import (
+    AnswerState,
+    AskOptions,
+    PlanningConfig,
+    Runtime,
+    StreamConfig,
+    VersionBinding,
+)
 from tools.reference_loop import ReferenceLoop
 
-CHANGES = pytest.mark.parametrize("change", changes(4), ids=lambda change: change.text)
+ONE_ENGINE = "one engine"
+
+
+@pytest.fixture(params=[ONE_ENGINE, *POLICIES])
+def runtime(start: Start, request: pytest.FixtureRequest) -> Runtime:
+    """The stream ``table`` on one engine, or on two under each policy; frames are computed on
+    ``cpu``, which can be held."""
+    if request.param == ONE_ENGINE:
+        return start()
+    return start(
+        *[StreamConfig(name, max_pending_frames=64, ingest_engine="cpu") for name in STREAMS],
+        engines=TWO,
+        planning=PlanningConfig(policy=request.param, calibration="never"),
+    )
+
+
+STREAMS = ("table", "shelf")
+CHANGES = pytest.mark.parametrize("change", changes(2), ids=lambda change: change.text)
 
 
 def alone(reference: ReferenceLoop, change: Change, n_frames: int) -> list[int]:
@@ -61,7 +86,7 @@ def test_a_frame_during_the_answer_is_not_seen(
     show(runtime, "table", frames[:-1])
     settle(runtime)
     with hold(runtime) as gate:  # type: ignore[operator]
-        answer = runtime.ask("table", change.text)
+        answer = runtime.ask("table", change.text, AskOptions(engine="cpu"))
         gate.wait_until_reached()
         show(runtime, "table", frames[-1:], change.stop)
         eventually(lambda: all_encoded(runtime, "table"))
@@ -110,7 +135,8 @@ def test_other_questions_are_not_seen(runtime: Runtime, reference: ReferenceLoop
     show(runtime, "table", change.clip.frames(change.stop))
     others = ["Is there a dog?", "What is in the middle?", "Describe the scene."]
     with hold_decoding(runtime) as gate:
-        answers = [runtime.ask("table", text) for text in (*others, change.text)]
+        first = runtime.ask("table", others[0], AskOptions(engine="cpu"))
+        answers = [first, *[runtime.ask("table", text) for text in (*others[1:], change.text)]]
         gate.wait_until_reached()
         gate.open()
         results = [answer.result(PATIENCE_S) for answer in answers]

@@ -23,6 +23,7 @@ from hypothesis.stateful import (
 )
 from serial_reference import Committed, Seen, replay
 
+from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.runtime import (
     Answer,
     AskOptions,
@@ -39,10 +40,12 @@ from edge_vlm_ros.runtime import (
 N_SCHEDULES = 50
 STREAMS = ("table", "shelf", "door")
 ENGINES = ("cpu", "far")
+POLICIES = ("sdep", "single:cpu", "batched:far", "idle_first", "isolated", "round_robin")
 MAX_FRAMES = 7
 
 streams = st.sampled_from(STREAMS)
 engines = st.sampled_from(ENGINES)
+objectives = st.sampled_from(["completion", "first_token"])
 samplings = st.sampled_from(
     [SamplingParameters(), SamplingParameters(temperature=1.2, top_k=20, seed=3)]
 )
@@ -162,6 +165,17 @@ class Schedule(RuleBasedStateMachine):
     @rule(stream=streams, engine=engines)
     def move(self, stream: str, engine: str) -> None:
         self.runtime.move_ingestion(stream, engine)
+
+    @rule(stream=streams)
+    def free(self, stream: str) -> None:
+        """The policy moves ingestion from now on."""
+        self.runtime.move_ingestion(stream, "")
+
+    @rule(
+        policy=st.sampled_from(POLICIES), objective=st.sampled_from(["completion", "first_token"])
+    )
+    def plan_otherwise(self, policy: str, objective: Objective) -> None:
+        self.runtime.set_policy(policy, objective)
 
     @rule(stream=streams, engine=engines)
     def evict(self, stream: str, engine: str) -> None:

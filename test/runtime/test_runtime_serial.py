@@ -19,11 +19,13 @@ from helpers import (
     show,
 )
 from serial_reference import Committed, Seen, replay
+from two_engines import POLICIES, TWO
 
 from edge_vlm_ros.runtime import (
     Answer,
     AskOptions,
     NewestPublished,
+    PlanningConfig,
     QuestionLimits,
     Runtime,
     SamplingParameters,
@@ -36,9 +38,23 @@ N_INTERLEAVINGS = 20
 
 @pytest.mark.parametrize("seed", range(N_INTERLEAVINGS))
 def test_random_interleaving(start: Start, alone: Runtime, seed: int) -> None:
-    rng = random.Random(seed)
     commits = Committed()
-    runtime = start(*STREAMS, listener=commits)
+    interleave(start(*STREAMS, listener=commits), alone, commits, random.Random(seed))
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("policy", POLICIES)
+def test_random_interleaving_on_two_engines(
+    start: Start, alone: Runtime, policy: str, seed: int
+) -> None:
+    planning, commits = PlanningConfig(policy=policy, calibration="never"), Committed()
+    runtime = start(*STREAMS, engines=TWO, planning=planning, listener=commits)
+    interleave(runtime, alone, commits, random.Random(100 + seed))
+
+
+def interleave(runtime: Runtime, alone: Runtime, commits: Committed, rng: random.Random) -> None:
+    """Frames and questions about both streams in a random order, compared with the serial
+    reference."""
     clips = {name: clip(rng.randrange(1, 7)) for name in STREAMS}
     answers: dict[str, list[tuple[Answer, AskOptions]]] = {name: [] for name in STREAMS}
     n_frames = {name: rng.randint(4, 8) for name in STREAMS}
@@ -68,8 +84,9 @@ def test_random_interleaving(start: Start, alone: Runtime, seed: int) -> None:
         seen.items = runtime._loaded().streams[name].history.current.items
         seen.committed = [r for r in commits.results if r.stream == name]
         replay(alone, seen, lambda frame, c=clips[name]: c.frames(frame.frame_id + 1)[-1])
-    status = runtime.engine_status()[0].status
-    assert (status.running_answers, status.unordered_tokens) == (0, 0)
+    for reading in runtime.engine_status():
+        status = reading.status
+        assert (status.running_answers, status.unordered_tokens) == (0, 0)
 
 
 def _options(rng: random.Random, shown: int) -> AskOptions:

@@ -14,6 +14,7 @@ from edge_vlm_ros.runtime import (
 )
 
 QUESTION = "Describe the scene."
+POLICIES = ("sdep", "single:cpu", "batched:second", "idle_first", "isolated", "round_robin")
 TWO = (EngineConfig(name="cpu", n_threads=1), EngineConfig(name="second", n_threads=1))
 
 

@@ -4,7 +4,7 @@
 
 The text that it makes is noise. The tokenizer is the demo model's, filled up with unused tokens to
 the real vocabulary size: the demo's prompt format works, and the output matrix costs what it costs
-in the real model. Quantised blocks are drawn directly, so half a billion parameters take seconds.
+in the real model. Quantised blocks are drawn directly, so three billion parameters take seconds.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,9 @@ from tools.demo_model.gguf_file import FILE_TYPES, Shape, add_tokenizer, finish,
 SHAPES = {
     #              arch    layers  embd heads kv head  ff   vocab   ctx   theta
     "qwen2.5-0.5b": Shape("qwen2", 24, 896, 14, 2, 64, 4864, 151936, 32768, 1e6),
+    "demo": Shape("qwen3", 8, 256, 4, 2, 64, 768, 960, 4096, 1e4),
     "qwen2.5-1.5b": Shape("qwen2", 28, 1536, 12, 2, 128, 8960, 151936, 32768, 1e6),
+    "qwen2.5-3b": Shape("qwen2", 36, 2048, 16, 2, 128, 11008, 151936, 32768, 1e6),
     "qwen3-0.6b": Shape("qwen3", 28, 1024, 16, 8, 128, 3072, 151936, 40960, 1e6),
     "smollm2-135m": Shape("llama", 30, 576, 9, 3, 64, 1536, 49152, 8192, 1e5),
     "smollm2-360m": Shape("llama", 32, 960, 15, 5, 64, 2560, 49152, 8192, 1e5),
@@ -67,20 +69,37 @@ def vectors(shape: Shape) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
 def random_matrix(
     rng: np.random.Generator, rows: int, columns: int, file_type: str
 ) -> npt.NDArray[Any]:
-    """Weights of standard deviation columns ** -0.5: float16, or uint8 rows of blocks."""
+    """Weights of standard deviation columns ** -0.5: float16, or uint8 rows of blocks.
+
+    The mean of quantised weights is 0, because the sign of a block's scale is random: with Q4_0
+    integers, which go from -8 to 7, logits would be nearly constant otherwise.
+    """
     deviation = columns**-0.5
     if file_type == "F16":
         normal = rng.standard_normal((rows, columns), dtype=np.float32)
         return np.asarray(normal * deviation, np.float16)
     size, integer_deviation = _BLOCKS[file_type]
-    blocks = rng.integers(0, 256, (rows * columns // 32, size), np.uint8)
-    scale = np.float16(deviation / integer_deviation)
-    blocks[:, :2] = np.frombuffer(scale.tobytes(), np.uint8)
+    n_bytes = rows * columns // 32 * size
+    words = rng.integers(0, 2**64, -(-n_bytes // 8), np.uint64)  # much faster than single bytes
+    blocks = words.view(np.uint8)[:n_bytes].reshape(-1, size)
+    low, high = np.float16(deviation / integer_deviation).tobytes()  # little-endian, like GGUF
+    blocks[:, 0] = low
+    blocks[:, 1] = blocks[:, 1] & 0x80 | high
     return blocks.reshape(rows, -1)
 
 
-def write_random_gguf(path: str | Path, shape: Shape, file_type: str, seed: int = 0) -> int:
-    """Write the file; returns the number of parameters. Raises ValueError for unknown types."""
+def write_random_gguf(
+    path: str | Path,
+    shape: Shape,
+    file_type: str,
+    seed: int = 0,
+    never_chosen: Collection[int] = (),
+) -> int:
+    """Write the file; returns the number of parameters. Raises ValueError for unknown types.
+
+    The rows of the tokens ``never_chosen`` are zero in the matrix that is both embedding and
+    output, so that others have larger logits.
+    """
     writer = open_gguf(path, shape, file_type, "random weights")
     add_tokenizer(writer, json.loads(TOKENIZER.read_text()), shape.vocab_size)
     rng = np.random.default_rng(seed)
@@ -91,7 +110,10 @@ def write_random_gguf(path: str | Path, shape: Shape, file_type: str, seed: int 
     matrices += [(*size, file_type) for size in matrix_sizes(shape)]
     for name, rows, columns, type_ in matrices:
         raw = None if type_ == "F16" else gguf.GGMLQuantizationType[type_]
-        writer.add_tensor(name, random_matrix(rng, rows, columns, type_), raw_dtype=raw)
+        matrix = random_matrix(rng, rows, columns, type_)
+        if name == "token_embd.weight":
+            matrix[list(never_chosen)] = 0
+        writer.add_tensor(name, matrix, raw_dtype=raw)
         n_parameters += rows * columns
     for name, values in vectors(shape):
         writer.add_tensor(name, values)

@@ -1,0 +1,113 @@
+"""What an engine has to do, one step at a time, whoever turns the crank."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from .answers import Answers
+from .core import EngineCore
+from .exports import Exports
+from .protocol import (
+    AppendToTrunk,
+    DropTrunk,
+    EndAnswer,
+    ExportRange,
+    ForkTrunk,
+    ImportIntoTrunk,
+    StartAnswer,
+)
+from .step_scheduler import StepKind, StepScheduler
+from .trunks import Trunks
+
+
+class EngineWork:
+    """Takes commands and does the steps that follow from them. Used by one thread."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+        self.doing: StepKind | None = None
+        """The kind of the step that is being done, while it is."""
+        self._scheduler = StepScheduler(core.config.ingest_share)
+        self.trunks = Trunks(core)
+        self.answers = Answers(core, self.trunks)
+        self._exports = Exports(core, self.trunks)
+        self._transfers: deque[Answers | Trunks | Exports] = deque(
+            (self.answers, self.trunks, self._exports)
+        )
+
+    @property
+    def is_there(self) -> bool:
+        """Whether ``step`` has something to do."""
+        return bool(self.answers.running) or self.trunks.can_ingest or self._can_transfer
+
+    def carry_out(self, command: object) -> None:
+        """Take a command; raises TypeError for anything else."""
+        match command:
+            case AppendToTrunk():
+                self.trunks.append(command)
+            case ImportIntoTrunk():
+                self.trunks.import_(command)
+            case ForkTrunk():
+                self.trunks.fork(command)
+            case DropTrunk(trunk):
+                self.trunks.drop(trunk)
+            case ExportRange():
+                self._exports.accept(command)
+            case StartAnswer():
+                self.answers.accept(command)
+            case EndAnswer():
+                self.answers.end(command)
+            case _:
+                raise TypeError(f"engine {self._core.config.name}: not a command: {command!r}")
+        self.answers.start_waiting()
+
+    def step(self) -> None:
+        """Do what is next, if anything."""
+        kind = self._scheduler.choose(
+            ingest=self.trunks.can_ingest,
+            prefill=self.answers.can_prefill,
+            decode=self.answers.can_decode,
+            transfer=self._can_transfer,
+        )
+        if kind is not None:
+            self._do(kind)
+        self.answers.start_waiting()
+        self._core.meter.read(self._core.ledger)
+
+    def close(self) -> None:
+        self.answers.close()
+
+    def _do(self, kind: StepKind) -> None:
+        if kind is not StepKind.DECODE:
+            self.answers.tell_all()
+        self.doing = kind
+        start = self._core.clock()
+        n = self._carry_out_step(kind)
+        seconds = self._core.clock() - start
+        self.doing = None
+        self._scheduler.account(kind, seconds)
+        self._core.meter.count(kind, n, seconds)
+
+    def _carry_out_step(self, kind: StepKind) -> int:
+        """Returns rows computed."""
+        match kind:
+            case StepKind.INGEST:
+                return self.trunks.ingest_step()
+            case StepKind.PREFILL:
+                return self.answers.prefill_step()
+            case StepKind.DECODE:
+                return self.answers.decode_step()
+            case StepKind.TRANSFER:
+                self._transfer_step()
+        return 0
+
+    @property
+    def _can_transfer(self) -> bool:
+        return any(part.can_transfer for part in self._transfers)
+
+    def _transfer_step(self) -> None:
+        """One snapshot; answers, trunks and exports take turns."""
+        part = next(part for part in self._transfers if part.can_transfer)
+        self._transfers.remove(part)
+        self._transfers.append(part)
+        part.transfer_step()

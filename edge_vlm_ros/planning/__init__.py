@@ -1,0 +1,1 @@
+"""What work costs, and which engine is to do it."""

@@ -1,0 +1,87 @@
+"""What each kind of step costs on each engine, alone and beside others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from edge_vlm_ros.engines.step_record import Activity
+
+ENCODER = "vision"
+"""Name of the vision encoder among engines."""
+
+Busy = tuple[str, Activity]
+"""An engine or encoder by name, and what it is doing."""
+
+
+@dataclass(frozen=True)
+class RowCost:
+    """Seconds of one step that computes ``rows`` tokens behind ``history`` tokens each:
+    ``fixed_s + rows * (row_s + row_history_s * history)``.
+
+    Reading the weights is the fixed part, the matrix products grow with the rows, attention with
+    rows times history.
+    """
+
+    fixed_s: float
+    row_s: float
+    row_history_s: float
+
+    def seconds(self, rows: float, history: float) -> float:
+        return self.fixed_s + rows * (self.row_s + self.row_history_s * history)
+
+
+@dataclass(frozen=True)
+class MoveCost:
+    """Seconds of exporting or importing one range: ``fixed_s + n_bytes * byte_s``."""
+
+    fixed_s: float
+    byte_s: float
+
+    def seconds(self, n_bytes: float) -> float:
+        return self.fixed_s + n_bytes * self.byte_s
+
+
+@dataclass(frozen=True)
+class EngineCosts:
+    """One engine's steps with everything else idle. ``rows`` of a decode step are its answers."""
+
+    prefill: RowCost
+    decode: RowCost
+    export: MoveCost
+    import_: MoveCost
+    fork_s: float = 0.0
+
+    def prefill_s(self, tokens: float, history: float, chunk_tokens: int) -> float:
+        """Computing ``tokens`` behind ``history`` tokens in steps of at most ``chunk_tokens``."""
+        if tokens <= 0:
+            return 0.0
+        whole, rest = divmod(tokens, chunk_tokens)
+        steps = whole + (1 if rest else 0)
+        mean_history = history + max(0.0, tokens - chunk_tokens) / 2
+        cost = self.prefill
+        return steps * cost.fixed_s + tokens * (cost.row_s + cost.row_history_s * mean_history)
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """All engines and encoders of a runtime, by name.
+
+    ``encode_s`` are seconds a frame. ``slowdowns`` says by what factor a step of the first takes
+    longer while the second is at work; a pair that is missing does not disturb each other.
+    """
+
+    engines: Mapping[str, EngineCosts]
+    encode_s: Mapping[str, float] = field(default_factory=dict)
+    slowdowns: Mapping[tuple[Busy, Busy], float] = field(default_factory=dict)
+
+    def slowdown(self, who: str, activity: Activity, others: Iterable[Busy]) -> float:
+        """How many times longer ``activity`` of ``who`` takes beside ``others``.
+
+        Factors of several others are multiplied.
+        """
+        factor = 1.0
+        for other in others:
+            if other[0] != who:
+                factor *= self.slowdowns.get(((who, activity), other), 1.0)
+        return factor

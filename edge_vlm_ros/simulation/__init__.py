@@ -1,0 +1,1 @@
+"""The runtime on a virtual clock: the same decisions, engines that only let time pass."""

@@ -1,0 +1,102 @@
+"""Whole workloads under every policy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from edge_vlm_ros.planning.costs import ENCODER, CostModel
+from edge_vlm_ros.simulation.profile import Profile, load_profile
+from edge_vlm_ros.simulation.result import SimulationResult, percentile
+from edge_vlm_ros.simulation.simulator import Limits, simulate
+from edge_vlm_ros.simulation.workload import Workload, burst, live
+
+PROFILES = Path(__file__).resolve().parents[2] / "config" / "profiles"
+POLICIES = (
+    "sdep",
+    "single:cpu",
+    "batched:cpu",
+    "single:gpu",
+    "idle_first",
+    "isolated",
+    "round_robin",
+    "serial:cpu",
+)
+ALL_AT_ONCE = Limits(max_pending_frames=8, max_pending_questions=8)
+BUSY = live(streams=2, fps=0.25, questions_per_minute=6, duration_s=120, answer_tokens=24, seed=3)
+
+
+@pytest.fixture(scope="module")
+def board() -> Profile:
+    return load_profile(PROFILES / "qcs6490.yaml")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    ("workload", "limits"),
+    [(BUSY, Limits()), (burst(answer_tokens=32), ALL_AT_ONCE)],
+    ids=["live", "burst"],
+)
+def test_every_question_ends(
+    board: Profile, policy: str, workload: Workload, limits: Limits
+) -> None:
+    result = simulate(board, workload, policy, limits)
+    assert len(result.answers) + len(result.rejected) == len(workload.questions)
+    assert result.answers
+    wanted = {question.number: question for question in workload.questions}
+    for answer in result.answers:
+        assert answer.finish_reason in ("stop", "length")
+        assert answer.generated_tokens == wanted[answer.number].answer_tokens
+        assert 0.0 < answer.ttft_s <= answer.total_s
+    assert len(result.ingestion_lag_s) == result.frames - result.dropped_frames
+    for name, steps in result.timelines.items():
+        assert 0.0 <= result.utilisation(name) <= 1.0
+        for before, after in zip(steps, steps[1:], strict=False):
+            assert before.started + before.seconds <= after.started + 1e-9, name
+
+
+@pytest.mark.parametrize("policy", ["sdep", "idle_first"])
+def test_equal_runs_are_equal(board: Profile, policy: str) -> None:
+    assert simulate(board, BUSY, policy) == simulate(board, BUSY, policy)
+
+
+def test_the_seed_decides_the_workload() -> None:
+    def draw(seed: int) -> Workload:
+        return live(streams=2, fps=1, questions_per_minute=30, duration_s=60, seed=seed)
+
+    assert draw(1) == draw(1) != draw(2)
+    assert len(draw(1).frames) == 120
+    assert all(1.0 < question.at < 60.0 for question in draw(1).questions)
+
+
+def test_no_more_frames_than_are_encoded(board: Profile) -> None:
+    """A frame takes at least ``encode_s``; what comes beyond that is lost, and said to be."""
+    (encode_s,) = board.costs.encode_s.values()
+    workload = live(streams=2, fps=4, questions_per_minute=0, duration_s=60)
+    result = simulate(board, workload, "single:gpu")
+    kept = result.frames - result.dropped_frames
+    assert 0 < kept <= result.end_s / encode_s + 1
+    assert result.dropped_frames > 0
+
+
+def test_faster_engines_answer_sooner(board: Profile) -> None:
+    costs = board.costs
+    faster = CostModel(costs.engines, {ENCODER: costs.encode_s[ENCODER] / 4}, costs.slowdowns)
+    fast_board = Profile(
+        board.name, board.description, board.model, board.engines, board.encoder, faster
+    )
+    results: list[SimulationResult] = [
+        simulate(profile, burst(), "single:cpu", ALL_AT_ONCE) for profile in (board, fast_board)
+    ]
+    assert results[1].end_s <= results[0].end_s
+
+
+def test_an_unknown_policy_is_refused(board: Profile) -> None:
+    with pytest.raises(ValueError, match="sdep"):
+        simulate(board, BUSY, "best_guess")
+
+
+def test_percentile_is_a_value_that_was_there() -> None:
+    values = [4.0, 1.0, 3.0, 2.0]
+    assert [percentile(values, p) for p in (0, 25, 50, 95, 100)] == [1.0, 1.0, 2.0, 4.0, 4.0]
