@@ -12,7 +12,8 @@ from pathlib import Path
 
 from edge_vlm_ros.simulation.profile import Profile, load_profile
 from edge_vlm_ros.simulation.result import SimulationResult, percentile
-from edge_vlm_ros.simulation.simulator import Limits, simulate
+from edge_vlm_ros.simulation.settings import Limits
+from edge_vlm_ros.simulation.simulator import simulate
 from edge_vlm_ros.simulation.workload import Workload, burst, live
 
 _PROFILES = Path(__file__).resolve().parents[1] / "config" / "profiles"

@@ -128,8 +128,8 @@ def measure(
 
 
 def question(number: int) -> str:
-    """About 20 tokens with the template; the first one is another than that of the question before, so that no part
-    of a question is found in a cache."""
+    """About 20 tokens with the template; the first one is another than that of the question before,
+    so that no part of a question is found in a cache."""
     opening = _OPENINGS[number % len(_OPENINGS)]
     return f"{opening} the red cup moved since picture {number} was taken?"
 

@@ -24,7 +24,7 @@ from edge_vlm_ros.simulation.workload import Asked, Frame, Workload, burst, live
 from .models import BenchmarkModel
 from .policies_report import SERIAL, WIDE, line
 from .policies_results import Key, Results, Run
-from .policies_run import MOST_TOKENS, Carrier, Models, Settings, Witness, running
+from .policies_run import MOST_TOKENS, Carrier, Models, Settings, Witness, running, with_digest
 from .policies_setup import MAX_PARALLEL, ModelName, Setup
 
 STREAMS, FRAMES, QUESTIONS = 2, 8, 4
@@ -69,7 +69,7 @@ def measure_policies(
     model: BenchmarkModel, plan: Plan, results: Results, tell: Callable[[str], None]
 ) -> None:
     """Add all runs to ``results`` that are not there; ``tell`` hears of each."""
-    profile = model.profile
+    profile = with_digest(model.profile)
     streams = burst(streams=STREAMS).streams
     settings = Settings(profile, streams, plan.setup.cpus, plan.objective)
     models = Models(profile)

@@ -16,7 +16,7 @@ from pathlib import Path
 from .policies_results import Key, Run, percentile, read_runs
 
 SERIAL = "serial"
-WIDE = "batched:all cores"
+WIDE = "batched:all_cores"
 """One engine on the cores of both."""
 SINGLE_GOAL, ISOLATED_GOAL, STREAMING_GOAL = 1.25, 1.4, 2.0
 NEARLY = 0.97
@@ -24,8 +24,8 @@ NEARLY = 0.97
 
 _HEAD = (
     "| policy | runs | total s | tok/s | TTFT p50 / p95 ms | answers by engine | "
-    "imports full, delta | replayed tokens | handoffs | MB imported | PSS / RSS here, servers (MB) |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|"
+    "imports full, delta | replayed tokens | handoffs | MB imported | "
+    "PSS / RSS here, servers (MB) |\n|---|---|---|---|---|---|---|---|---|---|---|"
 )
 _LIVE_HEAD = (
     "| policy | runs | tok/s | TTFT p50 / p95 ms | complete p50 / p95 ms | refused, unfinished | "

@@ -42,9 +42,11 @@ class Memory:
 class Run:
     """What one run measured. Times are in seconds unless they say otherwise.
 
-    ``total_s`` goes from the first frame to the end of the last answer. ``ttft_ms`` has an answer
-    each; those of ``unfinished`` answers, which were cancelled, count with the time they had waited
-    if they had not begun. ``frames`` were encoded, ``frames_dropped`` not.
+    ``total_s`` goes from the first frame to the end of the last answer. ``ttft_ms`` and
+    ``complete_ms`` count from when a question comes in the workload, whether it is asked then or,
+    as with ``serial``, later. Of ``unfinished`` answers, which were cancelled, ``ttft_ms`` has the
+    time that they had waited if they had not begun. ``frames`` were encoded, ``frames_dropped``
+    not.
     """
 
     key: Key

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import time
@@ -19,7 +20,7 @@ import edge_vlm_ros.runtime.runtime as runtime_module
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.engines.memory import process_memory
 from edge_vlm_ros.history import Version
-from edge_vlm_ros.model_profile import ModelProfile
+from edge_vlm_ros.model_profile import ModelProfile, sha256_file
 from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.runtime import (
     Answer,
@@ -62,6 +63,13 @@ class Models(EngineMaker):
         super().close()
 
 
+def with_digest(profile: ModelProfile) -> ModelProfile:
+    """So that gigabytes are read once and not for every Runtime."""
+    digest = sha256_file(profile.language.file)
+    language = profile.language.model_copy(update={"sha256": digest})
+    return profile.model_copy(update={"language": language})
+
+
 @dataclass(frozen=True)
 class Settings:
     """Of all runs. ``cpus`` are for everything but engines; none: no core is kept for them."""
@@ -84,7 +92,11 @@ class Settings:
                 max_answer_tokens=MOST_TOKENS,
             ),
             VisionConfig(cache_entries=0, cache_bytes=0),  # every frame is encoded
-            planning=PlanningConfig(policy=policy, objective=self.objective),
+            planning=PlanningConfig(
+                policy=policy,
+                objective=self.objective,
+                calibration="auto" if len(engines) > 1 else "never",  # one engine: no choice
+            ),
         )
 
 
@@ -105,11 +117,13 @@ class Witness(RuntimeListener):
         self.last_end = time.monotonic()
 
     def wait_for(self, stream: str, n: int) -> None:
-        """Until ``n`` frames of a stream can be asked about. Raises TimeoutError."""
+        """Until version ``n`` of a stream can be asked about. Raises TimeoutError."""
         with self._changed:
             there = self._changed.wait_for(lambda: self._published.get(stream, 0) >= n, _PATIENCE_S)
         if not there:
-            raise TimeoutError(f"frame {n} of stream {stream} was not computed in {_PATIENCE_S} s")
+            raise TimeoutError(
+                f"version {n} of stream {stream} was not computed in {_PATIENCE_S} s"
+            )
 
 
 @contextmanager
@@ -129,6 +143,7 @@ def running(
     settings: Settings, engines: Sequence[EngineConfig], policy: str, models: Models
 ) -> Iterator[tuple[Runtime, Witness]]:
     """A fresh Runtime, ready for frames."""
+    gc.collect()  # what the run before has left counts as memory of this one
     witness = Witness()
     runtime = Runtime(settings.config(engines, policy), witness)
     with (
@@ -145,8 +160,10 @@ def running(
 
 
 class _Question(NamedTuple):
+    """``late_s`` after it came it was asked, and ``tokens`` were to be generated."""
+
     answer: Answer
-    at: float
+    late_s: float
     tokens: int
 
 
@@ -161,6 +178,8 @@ class Carrier:
             0, 256, (len(workload.frames), height, width, 3), dtype=np.uint8
         )
         self._shown: Counter[str] = Counter()
+        # What a history begins with comes before the frames.
+        self._first_n = {s: runtime.stream_status(s).registered.n for s in workload.streams}
         self._asked: list[_Question] = []
         self._rejected = self._unfinished = 0
         self._busy_before = self._busy()
@@ -183,26 +202,29 @@ class Carrier:
         """All frames, until the last can be asked about."""
         for frame in self._workload.frames:
             self._show(frame.stream, strictly=False)
-        for stream, n in self._shown.items():
-            self._witness.wait_for(stream, n)
+        for stream in self._shown:
+            self._wait_for_last(stream)
 
     def _show(self, stream: str, strictly: bool) -> None:
         picture = self._pictures[self._shown.total()]
         self._shown[stream] += 1
         self._runtime.add_frame(stream, picture, stamp_ns=self._shown[stream])
         if strictly:
-            self._witness.wait_for(stream, self._shown[stream])
+            self._wait_for_last(stream)
+
+    def _wait_for_last(self, stream: str) -> None:
+        self._witness.wait_for(stream, self._first_n[stream] + self._shown[stream])
 
     def _ask(self, item: Asked, strictly: bool) -> None:
         # Lengths are drawn; the model would not end by itself.
         tokens = min(item.answer_tokens, item.max_tokens)
-        text, at = f"{item.number}: what changed?", time.monotonic()
+        text, late = f"{item.number}: what changed?", time.monotonic() - self.began - item.at
         try:
             answer = self._runtime.ask(item.stream, text, AskOptions(max_tokens=tokens))
         except QuestionRejected:
             self._rejected += 1
             return
-        self._asked.append(_Question(answer, at, tokens))
+        self._asked.append(_Question(answer, late, tokens))
         if strictly:
             answer.result(_PATIENCE_S)
 
@@ -213,25 +235,32 @@ class Carrier:
             asked.answer.cancel()  # of no effect on those that have ended
 
     def _run(self, key: Key, results: Sequence[AnswerResult]) -> Run:
-        ttft: list[float] = []
+        first: list[float] = []
+        complete: list[float] = []
         for asked, result in zip(self._asked, results, strict=True):
-            cancelled = result.finish_reason is FinishReason.CANCELLED
+            n, cancelled = len(result.token_ids), result.finish_reason is FinishReason.CANCELLED
             self._unfinished += cancelled
-            n = len(result.token_ids)
             if not cancelled and (result.finish_reason, n) != (FinishReason.LENGTH, asked.tokens):
                 raise RuntimeError(
                     f"an answer ended with {result.finish_reason.value} after {n} of "
                     f"{asked.tokens} tokens: {result.error}"
                 )
-            waited = 1e3 * (self._witness.last_end - asked.at)
-            ttft.append(result.metrics.ttft_ms or waited)
-        return self._measured(key, results, ttft)
+            late_ms, metrics = 1e3 * asked.late_s, result.metrics
+            first.append(late_ms + (metrics.ttft_ms or metrics.total_ms))
+            if not cancelled:
+                complete.append(late_ms + metrics.total_ms)
+        return self._measured(key, results, first, complete)
 
-    def _measured(self, key: Key, results: Sequence[AnswerResult], ttft: Sequence[float]) -> Run:
+    def _measured(
+        self,
+        key: Key,
+        results: Sequence[AnswerResult],
+        ttft_ms: Sequence[float],
+        complete_ms: Sequence[float],
+    ) -> Run:
         runtime, workload = self._runtime, self._workload
         placement, planning = runtime.placement_status(), runtime.planning_status()
         streams = [runtime.stream_status(name) for name in workload.streams]
-        ended = [r for r in results if r.finish_reason is FinishReason.LENGTH]
         hits = sum(r.metrics.embedding_cache_hits for r in results[-1:])
         if hits:
             raise RuntimeError(f"{hits} frames were not encoded: they were in the cache")
@@ -239,8 +268,8 @@ class Carrier:
             key=key,
             total_s=max(self._witness.last_end - self.began, 1e-6),
             tokens=sum(len(r.token_ids) for r in results),
-            ttft_ms=tuple(ttft),
-            complete_ms=tuple(r.metrics.total_ms for r in ended),
+            ttft_ms=tuple(ttft_ms),
+            complete_ms=tuple(complete_ms),
             rejected=self._rejected,
             unfinished=self._unfinished,
             frames=sum(s.frames_registered for s in streams),

@@ -1,4 +1,4 @@
-"""Run benchmarks and print Markdown: `python -m benchmarks.run [decode latency growth transfer]`.
+"""Run benchmarks and print Markdown: `python -m benchmarks.run [NAME ...]`.
 
 `growth`, `transfer`, `llama_server` and `policies` need no ROS. The last two run only when they are
 named: `llama_server` builds a llama-server on its first run, `policies` takes half an hour.
@@ -121,6 +121,15 @@ def _transfer(arguments: argparse.Namespace) -> None:
         arguments.json.write_text(json.dumps(document, indent=1))
 
 
+def _planning(arguments: argparse.Namespace) -> None:
+    from . import planning
+
+    print(f"## Decisions of the planner\n\n{planning.HEADER}", flush=True)
+    for time in planning.measure_planning(200 if arguments.quick else 2000):
+        print(time.row(), flush=True)
+    print()
+
+
 def _llama_server(arguments: argparse.Namespace) -> None:
     from tools.setup import llama_server as setup
 
@@ -130,7 +139,7 @@ def _llama_server(arguments: argparse.Namespace) -> None:
     quick = (llama_server.Plan(rounds=1, rate_rounds=1, frames=12),)
     full = (
         llama_server.Plan(rounds=3, rate_rounds=8),
-        llama_server.Plan(rounds=1, rate_rounds=2, questions=6),
+        llama_server.Plan(rounds=1, rate_rounds=2, short_answer=4, questions=4),
     )
     names: tuple[stand_ins.ShapeName, ...] = ("demo", "qwen2.5-0.5b")
     plans = dict(zip(names, quick if arguments.quick else full, strict=False))
@@ -153,6 +162,7 @@ _BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "growth": _growth,
     "transfer": _transfer,
     "policies": _policies,
+    "planning": _planning,
     "llama_server": _llama_server,
 }
 

@@ -23,6 +23,8 @@ from .calibration_table import cost_tables
 _EPILOG = """What is measured is kept, and used by every node with the same model, engines and
 machine whose planning.calibration is auto. Nothing else should keep the machine busy meanwhile;
 a node that runs already is best stopped."""
+_SWITCH_INTERVAL_S = 0.0005
+"""As in the node: how long engines wait for the interpreter is part of what they cost."""
 _NO_MATPLOTLIB = (
     "a picture needs matplotlib, which is not installed: install it (apt install "
     "python3-matplotlib, or pip install matplotlib), or ask for none with --no-picture"
@@ -42,6 +44,7 @@ def main(args: list[str] | None = None) -> int:
     except (OSError, ValueError) as error:
         print(f"calibrate: {error}", file=sys.stderr)
         return 2
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     try:
         costs = _measure(config)
     except (EngineError, EncoderError, ConfigError, OSError, ValueError) as error:

@@ -13,7 +13,8 @@ from edge_vlm_ros.simulation.measured import load_measured, newest_measured
 from edge_vlm_ros.simulation.profile import Profile, ProfileError, load_profile
 from edge_vlm_ros.simulation.report import comparison, verdict
 from edge_vlm_ros.simulation.result import SimulationResult
-from edge_vlm_ros.simulation.simulator import Limits, SimulationError, simulate
+from edge_vlm_ros.simulation.settings import Limits
+from edge_vlm_ros.simulation.simulator import SimulationError, simulate
 from edge_vlm_ros.simulation.workload import Workload, burst, live
 
 from .simulate_picture import draw_results

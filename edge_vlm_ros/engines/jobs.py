@@ -86,6 +86,11 @@ class Trunk:
     jobs: deque[Job] = field(default_factory=deque)
 
     @property
+    def finished_n(self) -> int:
+        """The newest version that is complete."""
+        return (self.jobs[0].first_n if self.jobs else self.next_n) - 1
+
+    @property
     def finished_tokens(self) -> int:
         """Tokens of the versions that are complete: only these stay when a command fails."""
         return self.n_tokens - (self.jobs[0].tokens_done if self.jobs else 0)

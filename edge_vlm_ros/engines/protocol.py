@@ -136,6 +136,15 @@ class ExportRange:
 
 
 @dataclass(frozen=True)
+class HurryTrunk:
+    """An accepted question waits for version ``n`` of the trunk: computing up to it is part of
+    answering from now on, and takes turns with decoding like the prefill of a question."""
+
+    trunk: TrunkId
+    n: int
+
+
+@dataclass(frozen=True)
 class DropTrunk:
     """Forget a trunk. Branches forked from it live on."""
 
@@ -178,7 +187,14 @@ class EndAnswer:
 
 
 Command = (
-    AppendToTrunk | ImportIntoTrunk | ForkTrunk | ExportRange | DropTrunk | StartAnswer | EndAnswer
+    AppendToTrunk
+    | ImportIntoTrunk
+    | ForkTrunk
+    | ExportRange
+    | HurryTrunk
+    | DropTrunk
+    | StartAnswer
+    | EndAnswer
 )
 
 

@@ -26,6 +26,8 @@ class Trunks:
         self._core = core
         self._trunks: dict[TrunkId, Trunk] = {}
         self._extending: deque[Trunk] = deque()
+        self._awaited: dict[TrunkId, int] = {}
+        """Up to which version questions wait for a trunk."""
 
     def __len__(self) -> int:
         return len(self._trunks)
@@ -51,7 +53,14 @@ class Trunks:
         self._trunks[command.trunk] = trunk
         self._core.emit(VersionComputed(command.trunk, stop.n, stop.tokens, 0.0, Origin.FORKED))
 
+    def hurry(self, trunk_id: TrunkId, n: int) -> None:
+        """A question waits for version ``n``; the trunk may not have begun yet."""
+        trunk = self._trunks.get(trunk_id)
+        if trunk is None or trunk.finished_n < n:
+            self._awaited[trunk_id] = max(n, self._awaited.get(trunk_id, 0))
+
     def drop(self, trunk_id: TrunkId) -> None:
+        self._awaited.pop(trunk_id, None)
         trunk = self._trunks.pop(trunk_id, None)
         if trunk is None:
             return
@@ -94,16 +103,22 @@ class Trunks:
     # ---------------------------------------------------------------- steps
     @property
     def can_ingest(self) -> bool:
-        """Whether there is something to compute whose cells fit beside what is promised."""
-        return self._next(AppendJob) is not None
+        """Whether there is something to compute that no question waits for, and whose cells fit
+        beside what is promised."""
+        return self._next(AppendJob, awaited=False) is not None
+
+    @property
+    def can_prefill(self) -> bool:
+        """The same for what questions wait for."""
+        return self._next(AppendJob, awaited=True) is not None
 
     @property
     def can_transfer(self) -> bool:
         """Whether there is something to import whose cells fit beside what is promised."""
         return self._next(ImportJob) is not None
 
-    def _next(self, kind: type[Job]) -> Trunk | None:
-        """The first trunk that is to be extended in this way.
+    def _next(self, kind: type[Job], awaited: bool | None = None) -> Trunk | None:
+        """The first trunk that is to be extended in this way, for a waiting question or not.
 
         Imports do not wait for the time of ingestion, but nobody takes the cells that another one
         waits for.
@@ -115,13 +130,16 @@ class Trunks:
             job = trunk.jobs[0]
             if job.next_cells > room:
                 return None
-            if isinstance(job, kind):
+            if isinstance(job, kind) and awaited in (None, self._is_awaited(trunk)):
                 return trunk
         return None
 
-    def ingest_step(self) -> int:
+    def _is_awaited(self, trunk: Trunk) -> bool:
+        return trunk.jobs[0].first_n <= self._awaited.get(trunk.trunk_id, 0)
+
+    def compute_step(self, *, awaited: bool) -> int:
         """Compute one chunk of a trunk, or publish what is complete; returns rows computed."""
-        trunk = self._next(AppendJob)
+        trunk = self._next(AppendJob, awaited)
         assert trunk is not None
         job = trunk.jobs[0]
         assert isinstance(job, AppendJob)
@@ -166,6 +184,8 @@ class Trunks:
 
     def _publish(self, trunk: Trunk, seconds: float) -> None:
         job = trunk.jobs.popleft()
+        if job.last_n >= self._awaited.get(trunk.trunk_id, 0):
+            self._awaited.pop(trunk.trunk_id, None)
         self._extending.remove(trunk)
         if trunk.jobs:
             self._extending.append(trunk)

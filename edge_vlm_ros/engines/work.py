@@ -13,6 +13,7 @@ from .protocol import (
     EndAnswer,
     ExportRange,
     ForkTrunk,
+    HurryTrunk,
     ImportIntoTrunk,
     StartAnswer,
 )
@@ -38,7 +39,8 @@ class EngineWork:
     @property
     def is_there(self) -> bool:
         """Whether ``step`` has something to do."""
-        return bool(self.answers.running) or self.trunks.can_ingest or self._can_transfer
+        trunks = self.trunks.can_ingest or self.trunks.can_prefill
+        return bool(self.answers.running) or trunks or self._can_transfer
 
     def carry_out(self, command: object) -> None:
         """Take a command; raises TypeError for anything else."""
@@ -49,6 +51,8 @@ class EngineWork:
                 self.trunks.import_(command)
             case ForkTrunk():
                 self.trunks.fork(command)
+            case HurryTrunk(trunk, n):
+                self.trunks.hurry(trunk, n)
             case DropTrunk(trunk):
                 self.trunks.drop(trunk)
             case ExportRange():
@@ -65,7 +69,7 @@ class EngineWork:
         """Do what is next, if anything."""
         kind = self._scheduler.choose(
             ingest=self.trunks.can_ingest,
-            prefill=self.answers.can_prefill,
+            prefill=self.answers.can_prefill or self.trunks.can_prefill,
             decode=self.answers.can_decode,
             transfer=self._can_transfer,
         )
@@ -81,19 +85,23 @@ class EngineWork:
         if kind is not StepKind.DECODE:
             self.answers.tell_all()
         self.doing = kind
+        # Whose turn it is and what is done are two things where a question waits for frames.
+        of_history = kind is StepKind.PREFILL and self.trunks.can_prefill
         start = self._core.clock()
         n = self._carry_out_step(kind)
         seconds = self._core.clock() - start
         self.doing = None
         self._scheduler.account(kind, seconds)
-        self._core.meter.count(kind, n, seconds)
+        self._core.meter.count(StepKind.INGEST if of_history else kind, n, seconds)
 
     def _carry_out_step(self, kind: StepKind) -> int:
         """Returns rows computed."""
         match kind:
             case StepKind.INGEST:
-                return self.trunks.ingest_step()
+                return self.trunks.compute_step(awaited=False)
             case StepKind.PREFILL:
+                if self.trunks.can_prefill:
+                    return self.trunks.compute_step(awaited=True)
                 return self.answers.prefill_step()
             case StepKind.DECODE:
                 return self.answers.decode_step()

@@ -36,6 +36,8 @@ class TrunkRecord:
     """Failures in a row at the place where it is now."""
     transfers_refused: bool = False
     """A fork or an import failed: the rest is replayed."""
+    awaited_n: int = 0
+    """The engine was told that a question waits for this version."""
     export: int | None = None
     """Request whose snapshots are to extend this trunk."""
     reserved: dict[int, int] = field(default_factory=dict)
@@ -110,6 +112,7 @@ class ResidencyTable:
         record.trunk = replace(record.trunk, life=self._lives)
         record.held.clear()
         record.planned.clear()
+        record.awaited_n = 0
         record.submitted = record.importing = record.root
 
     def get(self, engine: str, stream: str, epoch: int) -> TrunkRecord | None:

@@ -72,10 +72,10 @@ class SnapshotCache:
 
     def _links(self, layout: Layout, ends: Sequence[Boundary]) -> Iterator[tuple[int, _Key]]:
         """Index of the end of each link and its key, the longest link first at every place."""
-        at = 0
+        at, fingerprint = 0, layout.fingerprint
         while at < len(ends) - 1:
             keys = (
-                (stop, (layout.fingerprint, ends[at].identity, ends[stop].identity))
+                (stop, (fingerprint, ends[at].identity, ends[stop].identity))
                 for stop in range(len(ends) - 1, at, -1)
             )
             longest = next(((stop, key) for stop, key in keys if key in self._snapshots), None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -30,14 +30,16 @@ class ContextTime:
 class ContextTimes:
     """For one question in one state. All formulas add up what must happen one after the other:
 
-    - waiting until the newest frame is encoded;
-    - ``local``: the ingestion ordered on the engine before it, and what was not ordered yet;
-    - ``import``: until the source has computed its part, a step of the source in progress, the
-      export, a step of the destination in progress, the import, computing what no source has;
-      from host memory without the export;
+    - ``local``: what was ordered on the engine before (its ingestion, imports into it), until the
+      newest frame is encoded if that is later, and computing what was not ordered yet;
+    - ``import``: until the source has computed its part, the exports, the imports, computing what
+      no source has; from host memory without the exports. Every range waits for a step of the
+      engine that does it, the first for half of one;
     - ``replay``: the ingestion ordered before, and computing all that is missing.
 
-    Computing beside running answers goes at the engine's ``ingest_share``.
+    Computing goes at the engine's ``ingest_share`` until its answers have ended.
+    ``answering_s`` gives the time that the answers of an engine take, ``step_s`` that of a decode
+    step of an engine now.
     """
 
     def __init__(
@@ -46,28 +48,30 @@ class ContextTimes:
         question: QuestionState,
         costs: CostModel,
         busy: Mapping[str, tuple[Busy, ...]],
+        answering_s: Callable[[EngineState], float],
+        step_s: Callable[[EngineState], float],
     ) -> None:
         self._state = state
         self._question = question
         self._costs = costs
         self._busy = busy
+        self._answering_s = answering_s
+        self._decode_step_s = step_s
+        self._ingest: dict[str, float] = {}
         self._ingest_engine = next(
             (s.ingest_engine for s in state.streams if s.name == question.stream), ""
         )
 
-    def all_paths(self, engine: EngineState) -> list[ContextTime]:
-        """In the order of PATHS; only the one that the question asks for if it does."""
+    def paths(self, engine: EngineState, asked: str) -> list[ContextTime]:
+        """In the order of PATHS; ``asked`` only, unless it is empty."""
         times = {"local": self._local, "import": self._import, "replay": self._replay}
-        held, path = self._question.of(engine.name), self._question.path
-        if path and held.computed >= self._question.history_tokens:
-            return [ContextTime(path, self._question.encoded_in_s)]  # nothing is left to be done
-        return [times[path](engine) for path in PATHS if self._question.path in ("", path)]
+        return [times[path](engine) for path in PATHS if asked in ("", path)]
 
     # ---------------------------------------------------------------- paths
     def _local(self, engine: EngineState) -> ContextTime:
         held, needed = self._question.of(engine.name), self._question.history_tokens
         if held.computed >= needed:
-            return ContextTime("local", self._question.encoded_in_s)
+            return ContextTime("local")
         if held.submitted < needed and engine.name != self._ingest_engine:
             return ContextTime("local", blocked="does not hold the history, nor ingests it")
         return self._computing("local", engine, max(held.computed, held.submitted))
@@ -80,10 +84,21 @@ class ContextTimes:
 
     def _computing(self, path: str, engine: EngineState, start: float) -> ContextTime:
         """What was ordered before, then the rest of the history from ``start`` on."""
-        own = self._prefill_s(engine, self._question.history_tokens - start, start)
-        ahead = self.ingest_s(engine)
-        seconds = self._question.encoded_in_s + self._beside_answers(engine, ahead + own)
+        own = self.prefill_s(engine, self._question.history_tokens - start, start)
+        seconds = self._has_computed(engine, own)
+        if engine.import_bytes and start > self._question.of(engine.name).computed:
+            seconds += self._on_their_way_s(engine)
         return ContextTime(path, seconds, own)
+
+    def _has_computed(self, engine: EngineState, missing_s: float) -> float:
+        """When the engine has computed what was ordered, and ``missing_s`` more, some of which
+        may not be encoded yet."""
+        ordered = self.ingest_s(engine)
+        seconds = self._beside_answers(engine, ordered + missing_s)
+        if self._question.encoded_in_s > 0.0 and missing_s:
+            encoded = self._question.encoded_in_s + self._beside_answers(engine, missing_s)
+            return max(seconds, encoded)
+        return seconds
 
     def _import(self, engine: EngineState) -> ContextTime:
         held, needed = self._question.of(engine.name), self._question.history_tokens
@@ -99,68 +114,77 @@ class ContextTimes:
 
     def _from_memory(self, engine: EngineState, start: int) -> ContextTime | None:
         cached = min(self._question.of(engine.name).cached, self._question.history_tokens)
-        if cached <= start:
-            return None
-        return self._imported(engine, cached - start, cached, self._question.encoded_in_s)
+        return self._imported(engine, start, cached, 0.0) if cached > start else None
 
     def _from(self, source: EngineState, engine: EngineState, start: int) -> ContextTime | None:
         if (source.name, engine.name) not in self._state.importable:
             return None
         question, held = self._question, self._question.of(source.name)
         ordered = max(held.computed, held.submitted)
-        grows = source.name == self._ingest_engine
-        stop = question.history_tokens if grows else ordered
+        stop = question.history_tokens if source.name == self._ingest_engine else ordered
         if stop <= start:
             return None
-        ready = question.encoded_in_s
+        ready = 0.0
         if held.computed < stop:
-            missing = self._prefill_s(source, stop - ordered, ordered)
-            ready += self._beside_answers(source, self.ingest_s(source) + missing)
-        n_bytes = (stop - start) * source.cell_bytes
-        moves = ceil((stop - start) / RANGE_TOKENS)
-        cost = self._costs.engines[source.name].export
-        queued = source.export_bytes * cost.byte_s
-        export = queued + moves * cost.fixed_s + n_bytes * cost.byte_s
+            ready = self._has_computed(source, self.prefill_s(source, stop - ordered, ordered))
+        moves, cost = ceil((stop - start) / RANGE_TOKENS), self._costs.engines[source.name].export
+        n_bytes = (stop - start) * source.cell_bytes + source.export_bytes
+        export = moves * cost.fixed_s + n_bytes * cost.byte_s
         export *= self._slowdown(source, Activity.EXPORT)
-        return self._imported(engine, stop - start, stop, ready + self._step_s(source) + export)
+        ready += export + (moves - 0.5) * self._step_s(source)
+        return self._imported(engine, start, stop, ready)
 
-    def _imported(
-        self, engine: EngineState, tokens: int, reached: int, ready_s: float
-    ) -> ContextTime:
-        """``tokens`` are in host memory at ``ready_s``; what is missing beyond is computed."""
-        cost = self._costs.engines[engine.name].import_
-        n_bytes = tokens * engine.cell_bytes + engine.import_bytes
-        moves = ceil(tokens / RANGE_TOKENS)
+    def _imported(self, engine: EngineState, start: int, stop: int, ready_s: float) -> ContextTime:
+        """From ``start`` to ``stop`` it is in host memory at ``ready_s``; what is missing beyond is
+        computed."""
+        moves, cost = ceil((stop - start) / RANGE_TOKENS), self._costs.engines[engine.name].import_
+        n_bytes = (stop - start) * engine.cell_bytes + engine.import_bytes
         work = moves * cost.fixed_s + n_bytes * cost.byte_s
         work *= self._slowdown(engine, Activity.IMPORT)
-        own = self._prefill_s(engine, self._question.history_tokens - reached, reached)
-        seconds = ready_s + self._step_s(engine) + work + self._beside_answers(engine, own)
+        seconds = ready_s + work + (moves - 0.5) * self._step_s(engine)
+        missing = self._question.history_tokens - stop
+        if not missing:
+            return ContextTime("import", seconds)
+        own = self.prefill_s(engine, missing, stop)
+        seconds = max(seconds, self._question.encoded_in_s) + self._beside_answers(engine, own)
         return ContextTime("import", seconds, own)
 
     # ---------------------------------------------------------------- parts
     def ingest_s(self, engine: EngineState) -> float:
         """Computing what was ordered, by itself."""
-        return self._prefill_s(engine, engine.ingest_tokens, engine.ingest_history_tokens)
+        if engine.name not in self._ingest:
+            tokens, history = engine.ingest_tokens, engine.ingest_history_tokens
+            self._ingest[engine.name] = self.prefill_s(engine, tokens, history)
+        return self._ingest[engine.name]
 
-    def _prefill_s(self, engine: EngineState, tokens: float, history: float) -> float:
-        cost = self._costs.engines[engine.name]
-        seconds = cost.prefill_s(tokens, history, engine.chunk_tokens)
+    def prefill_s(self, engine: EngineState, tokens: float, history: float) -> float:
+        if tokens <= 0:
+            return 0.0
+        seconds = self._costs.engines[engine.name].prefill_s(tokens, history, engine.chunk_tokens)
         return seconds * self._slowdown(engine, Activity.PREFILL)
 
+    def _on_their_way_s(self, engine: EngineState) -> float:
+        """Imports ordered before, some of which may still have to be exported."""
+        costs, others = self._costs.engines, self._state.engines
+        exports = [e.export_bytes * costs[e.name].export.byte_s for e in others if e is not engine]
+        work = engine.import_bytes * costs[engine.name].import_.byte_s
+        return max(exports, default=0.0) + work + 0.5 * self._step_s(engine)
+
     def _beside_answers(self, engine: EngineState, work_s: float) -> float:
-        running = any(answer.ready_in_s <= 0.0 for answer in engine.answers)
-        return work_s / engine.ingest_share if running else work_s
+        """At its share while answers run; no later than after all of them."""
+        if not engine.answers or not work_s:
+            return work_s
+        return min(work_s / engine.ingest_share, work_s + self._answering_s(engine))
 
     def _step_s(self, engine: EngineState) -> float:
-        """What is left on average of the step that an engine is in: half of it."""
-        costs = self._costs.engines[engine.name]
-        running = min(len(engine.answers), engine.max_parallel)
-        if running:
-            history = sum(a.history_tokens for a in engine.answers[:running]) / running
-            return 0.5 * costs.decode.seconds(running if engine.batching else 1, history)
+        """What goes between two transfers while there is other work."""
+        if engine.answers:
+            step = self._decode_step_s(engine)
+            return step / (1.0 - engine.ingest_share) if engine.ingest_tokens else step
         if engine.ingest_tokens:
+            cost = self._costs.engines[engine.name].prefill
             chunk = min(engine.chunk_tokens, engine.ingest_tokens)
-            return 0.5 * costs.prefill.seconds(chunk, engine.ingest_history_tokens)
+            return cost.seconds(chunk, engine.ingest_history_tokens)
         return 0.0
 
     def _slowdown(self, engine: EngineState, activity: Activity) -> float:

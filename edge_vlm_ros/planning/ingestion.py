@@ -7,11 +7,14 @@ from math import ceil
 from edge_vlm_ros.engines.step_record import Activity
 
 from .context_time import RANGE_TOKENS, busy_with
-from .costs import CostModel
+from .costs import Busy, CostModel
 from .state import EngineState, PlanningState, StreamState
 
 GAIN = 1.25
 """Another engine must be so many times faster for ingestion to move: it must not flap."""
+
+ALIKE = 1.05
+"""A stream that begins may take an engine that is so much slower than the fastest."""
 
 
 def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
@@ -19,20 +22,22 @@ def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
 
     That is after what was ordered on the engine before, at its ``ingest_share`` while answers run;
     on another engine than now, after importing what is computed and computing again what was
-    ordered here and is not. A stream of which nothing is computed goes where it is done first,
-    of equals to the engine with fewer streams.
+    ordered here and is not. What is moved counts twice, since it may have to come back. An engine
+    that has no cells for the history is no choice. A stream that has begun nowhere goes where it
+    is done first, of alike engines to the one with fewer streams.
     """
     this = next(s for s in state.streams if s.name == stream)
-    times = {e.name: _frame_s(e, this, state, costs) for e in state.engines}
+    busy, now = busy_with(state), this.ingest_engine
+    times = {e.name: _frame_s(e, this, costs, state, busy[e.name]) for e in state.engines}
     if not times:
-        return this.ingest_engine
-    best = min(times, key=lambda name: (times[name], _streams_on(name, state, this)))
-    now = this.ingest_engine
+        return now
+    streams = {name: _streams_on(name, state, this) for name in times}
+    best = min(times, key=lambda name: (times[name], name != now, streams[name]))
     if now not in times:
         return best
-    if not max(this.held.values(), default=0):
-        alike = [name for name in times if times[name] <= 1.05 * times[best]]
-        return min(alike, key=lambda name: (_streams_on(name, state, this), times[name]))
+    if not this.ordered_tokens and not max(this.held.values(), default=0):
+        alike = [name for name in times if times[name] <= ALIKE * times[best]]
+        return min(alike, key=lambda name: (streams[name], name != now, times[name]))
     return best if times[now] > GAIN * times[best] else now
 
 
@@ -41,25 +46,30 @@ def _streams_on(engine: str, state: PlanningState, but: StreamState) -> int:
 
 
 def _frame_s(
-    engine: EngineState, stream: StreamState, state: PlanningState, costs: CostModel
+    engine: EngineState,
+    stream: StreamState,
+    costs: CostModel,
+    state: PlanningState,
+    busy: tuple[Busy, ...],
 ) -> float:
     """Seconds until one more frame of the stream is computed on an engine."""
     cost = costs.engines[engine.name]
-    factor = costs.slowdown(engine.name, Activity.PREFILL, busy_with(state)[engine.name])
     tokens, move_s = stream.frame_tokens, 0.0
     if engine.name != stream.ingest_engine:
-        tokens += stream.ordered_tokens
         here, there = stream.held.get(engine.name, 0), stream.held.get(stream.ingest_engine, 0)
+        if engine.free_cells + here < stream.history_tokens:
+            return float("inf")
+        tokens += stream.ordered_tokens
         if there > here:
-            possible = (stream.ingest_engine, engine.name) in state.importable
-            if possible:
+            if (stream.ingest_engine, engine.name) in state.importable:
                 move_s = _move_s(there - here, stream.ingest_engine, engine, costs)
             else:
                 tokens += there - here
     own = cost.prefill_s(tokens, stream.history_tokens, engine.chunk_tokens)
     ahead = cost.prefill_s(engine.ingest_tokens, engine.ingest_history_tokens, engine.chunk_tokens)
+    factor = costs.slowdown(engine.name, Activity.PREFILL, busy)
     share = engine.ingest_share if engine.answers else 1.0
-    return move_s + factor * (ahead + own) / share
+    return 2.0 * move_s + factor * (ahead + own) / share
 
 
 def _move_s(tokens: int, source: str, engine: EngineState, costs: CostModel) -> float:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-from .comparison import NO_CELLS, Comparison
+from .comparison import among_usable, compare, usable_ways
 from .costs import CostModel
 from .ingestion import ingest_engine
-from .plan import Alternative, Objective, Plan
+from .plan import Objective, Plan
 from .sdep import Sdep
 from .shares import EngineLoad, engine_load
 from .state import EngineState, PlanningState, QuestionState
@@ -53,13 +53,8 @@ class _Baseline:
         self, engine: str, state: PlanningState, question: QuestionState, costs: CostModel, why: str
     ) -> Plan:
         """What the question asks for goes first; else all on ``engine``, if that is possible."""
-        decode = question.engine or engine
-        prefill = question.prefill_engine or decode
-        comparison = Comparison(state, question, costs)
-        found = comparison.alternatives({prefill}, {decode})
-        if all(a.blocked not in ("", NO_CELLS) for a in found):
-            found = comparison.alternatives()  # a path was asked for that others can go
-        chosen = best_of(found, self._objective)
+        found = compare(state, question, costs, self._objective, engine)
+        chosen = min(usable_ways(found), key=lambda a: a.score(self._objective))
         return Plan(self.name, chosen, tuple(found), why)
 
 
@@ -72,10 +67,11 @@ class Single(_Baseline):
         self._batched = batched
 
     def plan(self, state: PlanningState, question: QuestionState, costs: CostModel) -> Plan | None:
-        engine = self._usable(state)
-        if engine.answers and not self._batched:
+        own = self._usable(state).name
+        name = among_usable(question, state).engine or own
+        if not self._batched and state.engine(name).answers:
             return None
-        return self._on(engine.name, state, question, costs, f"everything is done by {engine.name}")
+        return self._on(own, state, question, costs, f"everything is done by {name}")
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return self._usable(state).name if state.engines else self._engine
@@ -88,7 +84,7 @@ class IdleFirst(_Baseline):
     """The first engine that has nothing to do, whatever it takes to get the history there."""
 
     def plan(self, state: PlanningState, question: QuestionState, costs: CostModel) -> Plan | None:
-        wanted = question.engine
+        wanted = among_usable(question, state).engine
         engine = next((e for e in state.engines if not e.answers), None)
         if engine is None and not wanted:
             return None
@@ -128,7 +124,7 @@ class RoundRobin(_Baseline):
     def plan(self, state: PlanningState, question: QuestionState, costs: CostModel) -> Plan | None:
         names = [engine.name for engine in state.engines]
         engine = next((name for name in self._order if name in names), names[0])
-        if not question.engine and engine in self._order:
+        if not among_usable(question, state).engine and engine in self._order:
             self._order.remove(engine)
             self._order.append(engine)
         return self._on(engine, state, question, costs, f"it is the turn of {engine}")
@@ -172,14 +168,6 @@ def make_policy(
     if text not in simple:
         raise ValueError(f"there is no policy {text!r}; there are: {', '.join(POLICIES)}")
     return simple[text]
-
-
-def best_of(alternatives: Collection[Alternative], objective: Objective) -> Alternative:
-    """The one with the smallest score; what lacks nothing but cells, which will be waited for, when
-    all are blocked; else any."""
-    open_ones = [a for a in alternatives if not a.blocked]
-    waiting = [a for a in alternatives if a.blocked == NO_CELLS]
-    return min(open_ones or waiting or list(alternatives), key=lambda a: a.score(objective))
 
 
 def _current_engine(state: PlanningState, stream: str) -> str:

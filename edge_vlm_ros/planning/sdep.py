@@ -7,11 +7,9 @@ rates and measured service times.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-from .comparison import NO_CELLS, Comparison
+from .comparison import among_usable, compare, usable_ways
 from .costs import CostModel
-from .plan import Alternative, Objective, Plan
+from .plan import PATHS, Alternative, Objective, Plan
 from .rates import TIME_CONSTANT_S
 from .shares import EngineLoad, engine_load, question_rate
 from .state import PlanningState, QuestionState
@@ -34,34 +32,34 @@ class Sdep:
         return load
 
     def plan(self, state: PlanningState, question: QuestionState, costs: CostModel) -> Plan | None:
-        """None while the engine that would be best has no place for another answer and others
-        exist: when it has, or another one has become better, the question is planned again."""
-        found = Comparison(state, question, costs).alternatives()
+        """None while an engine that would be best has no place for another answer and others
+        exist: when it has, or another one has become better, the question is planned again. A full
+        engine has answers, so one of them ends."""
+        question = among_usable(question, state)
         load = self.load(state, costs)
-        if load.sustained:
-            found = [_with_share(a, load, state) for a in found]
+        share_s = share_penalties(state, load) if load.sustained else None
+        found = compare(state, question, costs, self._objective, share_s=share_s)
         chosen = self._choose(found)
         if len(state.engines) > 1 and not question.engine:
-            decode = state.engine(chosen.decode_engine)
-            if len(decode.answers) >= decode.max_parallel:
-                return None
+            for name in {chosen.prefill_engine, chosen.decode_engine}:
+                if _is_full(state, name):
+                    return None
         return Plan("sdep", chosen, tuple(found), self._reason(chosen, found, state))
 
     def _choose(self, found: list[Alternative]) -> Alternative:
-        open_ones = [a for a in found if not a.blocked]
-        ways = open_ones or [a for a in found if a.blocked == NO_CELLS] or found
-        best = min(ways, key=self._order)
-        enough = best.score(self._objective) * (1.0 + STAY)
-        staying = [a for a in ways if not a.is_handoff and a.path == "local"]
-        staying = [a for a in staying if a.score(self._objective) <= enough]
-        return min(staying, key=self._order, default=best)
+        ways = usable_ways(found)
+        scores = [a.score(self._objective) for a in ways]
+        enough = min(scores) * (1.0 + STAY)
+        near = [a for a, score in zip(ways, scores, strict=True) if score <= enough]
+        staying = [a for a in near if not a.is_handoff and a.path == "local"]
+        return min(staying or near, key=self._order)
 
     def _order(self, alternative: Alternative) -> tuple[float, ...]:
         """By values alone: names and the order of engines must not matter."""
         return (
             alternative.score(self._objective),
             float(alternative.is_handoff),
-            ("local", "import", "replay").index(alternative.path),
+            PATHS.index(alternative.path),
             alternative.finished_s,
             alternative.context_s,
         )
@@ -89,12 +87,20 @@ class Sdep:
         return alternative.first_token_s
 
 
-def _with_share(alternative: Alternative, load: EngineLoad, state: PlanningState) -> Alternative:
-    """Questions that the engine has had too many of, in seconds of its time."""
-    name = alternative.decode_engine
-    overdraft = max(0.0, state.engine(name).routed - load.shares.get(name, 0.0))
-    questions = overdraft * question_rate(state) * TIME_CONSTANT_S
-    return replace(alternative, share_s=questions * load.service_s[name])
+def share_penalties(state: PlanningState, load: EngineLoad) -> dict[str, float]:
+    """By engine, up to its time for one question, in proportion to how far the questions that it
+    has had lately are beyond its share: more would let a noisy count outweigh real queues."""
+    recent = question_rate(state) * TIME_CONSTANT_S
+    return {
+        engine.name: load.service_s[engine.name]
+        * min(1.0, recent * max(0.0, engine.routed - load.shares[engine.name]))
+        for engine in state.engines
+    }
+
+
+def _is_full(state: PlanningState, name: str) -> bool:
+    engine = state.engine(name)
+    return len(engine.answers) >= engine.max_parallel
 
 
 def _words(alternative: Alternative) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import sqrt
 
-from .comparison import ingest_load
+from .comparison import ingest_loads
 from .costs import CostModel
 from .state import EngineState, PlanningState
 
@@ -70,8 +70,10 @@ def engine_load(state: PlanningState, costs: CostModel, sustained: bool) -> Engi
     rate = question_rate(state)
     if not rate or not state.engines:
         return EngineLoad()
-    service = {e.name: service_s(e, state, costs) for e in state.engines}
-    ingest = {e.name: min(MOST_INGESTION, ingest_load(e, state, costs)) for e in state.engines}
+    mean = mean_question(state)
+    service = {e.name: service_s(e, mean, costs) for e in state.engines}
+    frames = ingest_loads(state, costs)
+    ingest = {name: min(MOST_INGESTION, load) for name, load in frames.items()}
     capacity = {name: (1.0 - ingest[name]) / service[name] for name in service}
     shares = square_root_shares(rate, capacity)
     alone = rate / max(capacity.values())
@@ -83,18 +85,31 @@ def engine_load(state: PlanningState, costs: CostModel, sustained: bool) -> Engi
     )
 
 
-def service_s(engine: EngineState, state: PlanningState, costs: CostModel) -> float:
+@dataclass(frozen=True)
+class MeanQuestion:
+    """What the streams ask for, weighted by how often; in tokens."""
+
+    prompt: float
+    answer: float
+    history: float
+
+
+def mean_question(state: PlanningState) -> MeanQuestion:
+    """At least one stream asks."""
+    rate = prompt = answer = history = 0.0
+    for stream in state.streams:
+        weight = stream.question_rate_hz
+        rate += weight
+        prompt += weight * stream.prompt_tokens
+        answer += weight * stream.answer_tokens
+        history += weight * stream.history_tokens
+    return MeanQuestion(prompt / rate, answer / rate, history / rate)
+
+
+def service_s(engine: EngineState, mean: MeanQuestion, costs: CostModel) -> float:
     """An engine's time for one question: prefill, and its part of the steps of a full batch."""
-    rate = question_rate(state)
-
-    def mean(values: list[tuple[float, float]]) -> float:
-        return sum(weight * value for weight, value in values) / rate
-
-    streams = state.streams
-    prompt = mean([(s.question_rate_hz, s.prompt_tokens) for s in streams])
-    answer = mean([(s.question_rate_hz, s.answer_tokens) for s in streams])
-    history = mean([(s.question_rate_hz, float(s.history_tokens)) for s in streams])
     cost = costs.engines[engine.name]
     batch = engine.max_parallel if engine.batching else 1
-    decode = max(0.0, answer - 1.0) * cost.decode.seconds(batch, history) / batch
-    return max(1e-6, cost.prefill_s(prompt, history, engine.chunk_tokens) + decode)
+    decode = max(0.0, mean.answer - 1.0) * cost.decode.seconds(batch, mean.history) / batch
+    prefill = cost.prefill_s(mean.prompt, mean.history, engine.chunk_tokens)
+    return max(1e-6, prefill + decode)

@@ -85,12 +85,14 @@ class Held:
     """What one engine has of the version a question is bound to, in tokens of its history.
 
     ``computed`` is there, ``submitted`` will be when all orders given are carried out,
-    ``cached`` is how far snapshots in host memory would take it (0: not at all).
+    ``cached`` is how far snapshots in host memory would take it (0: not at all), ``reserved`` the
+    cells that are kept there for accepted questions and so are not among the free ones.
     """
 
     computed: int = 0
     submitted: int = 0
     cached: int = 0
+    reserved: int = 0
 
 
 @dataclass(frozen=True)
@@ -111,4 +113,7 @@ class QuestionState:
     may_hand_off: bool = True
 
     def of(self, engine: str) -> Held:
-        return self.held.get(engine, Held())
+        return self.held.get(engine, _NOTHING)
+
+
+_NOTHING = Held()

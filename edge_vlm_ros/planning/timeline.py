@@ -4,74 +4,131 @@ Steps are short against answers, so they are treated as continuous. While answer
 gets the engine's ``ingest_share`` of the time and answers the rest (weighted fair queueing, as
 engines/step_scheduler.py does it); a side without work leaves its part to the other. Among answers
 a chunk of the first question that is being prefilled alternates with a decode step of all running
-answers. A decode step of B answers makes B tokens in ``decode.seconds(B, mean history)``.
+answers. A decode step makes one token of each answer in ``decode``'s fixed time and a time for
+each of them behind its history.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from math import ceil
+from typing import NamedTuple
 
 from .costs import EngineCosts
 from .state import AnswerLoad, EngineState
 
 _NEVER = float("inf")
-_DONE = 1e-9
+_LEAST_STEP_S = 1e-9
+"""Costs of 0 would be infinitely fast."""
 
 
 @dataclass(frozen=True)
 class Unfolded:
     """What becomes of the work of an engine, in seconds from now.
 
-    ``first_token_s`` and ``finished_s`` are those of the new answer (0 without one);
-    ``others_s`` is the sum of the ends of all other answers, ``ingested_s`` the end of ingestion.
+    ``first_token_s`` and ``finished_s`` are those of the new answer (0 without one).
     """
 
     first_token_s: float
     finished_s: float
     others_s: float
+    """Sum of the ends of all other answers."""
     ingested_s: float
+    """End of ingestion."""
+    others_first_s: float = 0.0
+    """Sum of the first tokens of those other answers that have none yet."""
+    answered_s: float = 0.0
+    """End of the last answer."""
+    answering_s: float = 0.0
+    """Time of the engine that all answers take."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds of an engine's steps now, beside what the other engines do."""
+    """How many times longer an engine's steps take now, beside what the other engines do."""
 
+    prefill: float = 1.0
+    decode: float = 1.0
+
+
+class _Job(NamedTuple):
+    """An answer on its way; ``prefill_s`` is its prefill alone on the engine, in chunks of
+    ``chunk_s``; ``tokens`` come then, each for ``row_s`` in its decode step."""
+
+    ready_s: float
+    prefill_s: float
     chunk_s: float
-    """One whole prefill chunk behind the histories at hand."""
-    decode_fixed_s: float
-    decode_row_s: float
-    """Of each answer in a decode step."""
-    prefill_slowdown: float
-
-    def step_s(self, answers: int) -> float:
-        return self.decode_fixed_s + answers * self.decode_row_s
+    tokens: float
+    row_s: float
+    is_new: bool
 
 
-def pace(
-    engine: EngineState,
-    costs: EngineCosts,
-    history_tokens: float,
-    prefill_slowdown: float,
-    decode_slowdown: float,
-) -> Pace:
-    """``history_tokens`` is the mean over the answers; slowdowns are factors of 1 or more."""
-    chunk = engine.chunk_tokens
-    return Pace(
-        chunk_s=prefill_slowdown * costs.prefill.seconds(chunk, history_tokens),
-        decode_fixed_s=decode_slowdown * costs.decode.fixed_s,
-        decode_row_s=decode_slowdown
-        * (costs.decode.row_s + costs.decode.row_history_s * history_tokens),
-        prefill_slowdown=prefill_slowdown,
-    )
+class EngineTimeline:
+    """One engine in one state, with different new answers or without any.
 
+    Up to the moment at which it has a place for another answer all of these are the same: that
+    part is unfolded once.
+    """
 
-class _Job:
-    """An answer on its way; ``prefill_s`` is left of its prefill, alone on the engine."""
+    def __init__(
+        self, engine: EngineState, costs: EngineCosts, pace: Pace, ingest_s: float
+    ) -> None:
+        self._engine = engine
+        self._costs = costs
+        self._pace = pace
+        self._ingest_s = ingest_s
+        self._fixed_s = max(_LEAST_STEP_S, pace.decode * costs.decode.fixed_s)
+        self._jobs = [self._job(load, is_new=False) for load in engine.answers]
+        self._until_place = self._begin(ingest_s)
+        self._until_place.go(until_place=True)
+        self._without: Unfolded | None = None
 
-    __slots__ = ("is_new", "prefill_s", "ready_s", "tokens")
+    @property
+    def place_s(self) -> float:
+        """When another answer can begin."""
+        return self._until_place.now
 
-    def __init__(self, ready_s: float, prefill_s: float, tokens: float, is_new: bool) -> None:
-        self.ready_s, self.prefill_s, self.tokens, self.is_new = ready_s, prefill_s, tokens, is_new
+    @property
+    def step_s(self) -> float:
+        """A decode step of the answers that run, or one answer's of those that take turns."""
+        rows = [job.row_s for job in self._jobs[: self._engine.max_parallel]]
+        if not rows:
+            return 0.0
+        return self._fixed_s + (sum(rows) if self._engine.batching else sum(rows) / len(rows))
+
+    @property
+    def without(self) -> Unfolded:
+        if self._without is None:
+            run = self._until_place.copy()
+            run.go()
+            self._without = run.result()
+        return self._without
+
+    def with_answer(self, new: AnswerLoad, extra_ingest_s: float = 0.0) -> Unfolded:
+        """``new`` is given last, with so much more to be ingested from now on."""
+        if extra_ingest_s > 0.0:
+            run = self._begin(self._ingest_s + extra_ingest_s)
+        else:
+            run = self._until_place.copy()
+        run.waiting.append(self._job(new, is_new=True))
+        run.go()
+        return run.result()
+
+    def _begin(self, ingest_s: float) -> _Run:
+        return _Run(self._engine, self._fixed_s, ingest_s, list(self._jobs))
+
+    def _job(self, load: AnswerLoad, is_new: bool) -> _Job:
+        costs, chunk = self._costs, self._engine.chunk_tokens
+        tokens = load.expected_tokens if load.expected_tokens > 1.0 else 1.0
+        decode, history = costs.decode, load.history_tokens
+        row_s = self._pace.decode * (decode.row_s + decode.row_history_s * history)
+        if load.prompt_tokens <= 0:
+            return _Job(load.ready_in_s, 0.0, 0.0, tokens, row_s, is_new)
+        alone = costs.prefill_s(load.prompt_tokens, history, chunk)
+        prefill_s = max(_LEAST_STEP_S, self._pace.prefill * alone)
+        chunk_s = prefill_s / ceil(load.prompt_tokens / chunk)
+        return _Job(load.ready_in_s, prefill_s, chunk_s, tokens, row_s, is_new)
 
 
 def unfold(
@@ -82,118 +139,154 @@ def unfold(
     new: AnswerLoad | None = None,
 ) -> Unfolded:
     """Let the engine carry out its answers, ``new`` last, beside ``ingest_s`` of ingestion."""
-    waiting = [_job(load, engine, costs, pace, False) for load in engine.answers]
-    if new is not None:
-        waiting.append(_job(new, engine, costs, pace, True))
-    return _Unfolding(engine, pace, ingest_s, waiting).run()
+    timeline = EngineTimeline(engine, costs, pace, ingest_s)
+    return timeline.without if new is None else timeline.with_answer(new)
 
 
-def _job(
-    load: AnswerLoad, engine: EngineState, costs: EngineCosts, pace: Pace, is_new: bool
-) -> _Job:
-    prefill = costs.prefill_s(load.prompt_tokens, load.history_tokens, engine.chunk_tokens)
-    return _Job(
-        load.ready_in_s, pace.prefill_slowdown * prefill, max(1.0, load.expected_tokens), is_new
-    )
+class _Run:
+    """A moment of an engine's future."""
 
-
-class _Unfolding:
     def __init__(
-        self, engine: EngineState, pace: Pace, ingest_s: float, waiting: list[_Job]
+        self, engine: EngineState, fixed_s: float, ingest_s: float, waiting: list[_Job]
     ) -> None:
-        self._slots = engine.max_parallel
-        self._share = engine.ingest_share
-        self._batching = engine.batching
-        self._pace = pace
+        self._engine = engine
+        self._fixed_s = fixed_s
+        self._rows_s = 0.0
+        """Of all that decode."""
         self._ingest_s = ingest_s
-        self._waiting = waiting
+        self.waiting = waiting
         self._prefilling: list[_Job] = []
-        self._decoding: list[_Job] = []
-        self._now = self._first_token = self._finished = self._others = self._ingested = 0.0
+        self._rest_s = 0.0
+        """Left of the first one's prefill."""
+        self._made = 0.0
+        """Tokens that an answer would have made which decodes since the beginning."""
+        self._decoding: list[tuple[float, float, bool]] = []
+        """A heap: what ``_made`` will be at the end of each answer, its ``row_s``, ``is_new``."""
+        self.now = 0.0
+        self._first_token = self._finished = self._others = self._others_first = 0.0
+        self._ingested = self._answered = self._answering = 0.0
 
-    def run(self) -> Unfolded:
+    def copy(self) -> _Run:
+        other = _Run.__new__(_Run)
+        other.__dict__.update(self.__dict__)
+        other.waiting = self.waiting.copy()
+        other._prefilling = self._prefilling.copy()
+        other._decoding = self._decoding.copy()
+        return other
+
+    def result(self) -> Unfolded:
+        return Unfolded(
+            self._first_token,
+            self._finished,
+            self._others,
+            self._ingested,
+            self._others_first,
+            self._answered,
+            self._answering,
+        )
+
+    def go(self, until_place: bool = False) -> None:
+        """To the end, or until another answer can begin. Every turn of the loop carries out at
+        least one of the events that are left, so it ends."""
+        slots, share = self._engine.max_parallel, self._engine.ingest_share
+        batching = self._engine.batching
+        prefilling, decoding = self._prefilling, self._decoding
+        now, made, ingest_s, rest_s = self.now, self._made, self._ingest_s, self._rest_s
+        answering = self._answering
         while True:
-            self._admit()
-            if not (self._prefilling or self._decoding or self._waiting or self._ingest_s > _DONE):
-                return Unfolded(self._first_token, self._finished, self._others, self._ingested)
-            self._advance()
+            n = len(decoding)
+            if self.waiting and n + len(prefilling) < slots:
+                rest_s = self._admit(now, made, rest_s)
+                n = len(decoding)
+            has_place = n + len(prefilling) < slots
+            if until_place and has_place:
+                break
+            until_ingested = until_prefilled = until_end = until_ready = _NEVER
+            ingest_rate = answer_rate = 1.0
+            token_rate = prefill_rate = 0.0
+            if n or prefilling:
+                if ingest_s > 0.0:
+                    ingest_rate, answer_rate = share, 1.0 - share
+                step_s = 0.0
+                if n:
+                    step_s = (1 if batching else n) * self._fixed_s + self._rows_s
+                if prefilling:
+                    chunk_s = prefilling[0].chunk_s
+                    prefill_rate = answer_rate * chunk_s / (chunk_s + step_s)
+                    until_prefilled = rest_s / prefill_rate
+                    step_s += chunk_s
+                if n:
+                    token_rate = answer_rate / step_s
+                    until_end = (decoding[0][0] - made) / token_rate
+            if ingest_s > 0.0:
+                until_ingested = ingest_s / ingest_rate
+            if self.waiting and has_place:
+                until_ready = min([job.ready_s for job in self.waiting]) - now
+            dt = until_end if until_end < until_prefilled else until_prefilled
+            dt = until_ingested if until_ingested < dt else dt
+            dt = until_ready if until_ready < dt else dt
+            if dt == _NEVER:
+                break
+            now += dt
+            if n or prefilling:
+                answering += dt * answer_rate
+            if dt == until_ready:
+                now = max(now, min([job.ready_s for job in self.waiting]))
+            if ingest_s > 0.0:
+                ingest_s = 0.0 if dt == until_ingested else ingest_s - dt * ingest_rate
+                self._ingested = now
+            if n:
+                made = decoding[0][0] if dt == until_end else made + dt * token_rate
+                while decoding and decoding[0][0] <= made:
+                    _, row_s, is_new = heappop(decoding)
+                    self._rows_s -= row_s
+                    self._end(is_new, now)
+            if prefilling:
+                rest_s -= dt * prefill_rate
+                if dt == until_prefilled:
+                    self._begin_answer(prefilling.pop(0), now, made)
+                    rest_s = prefilling[0].prefill_s if prefilling else 0.0
+        self.now, self._made, self._ingest_s, self._rest_s = now, made, ingest_s, rest_s
+        self._answering = answering
 
-    def _admit(self) -> None:
+    def _admit(self, now: float, made: float, rest_s: float) -> float:
         """Answers start in the order in which they were given, as soon as their history is there
-        and one of the places is free."""
-        if not self._waiting:
-            return
-        rest = []
-        for job in self._waiting:
-            running = len(self._prefilling) + len(self._decoding)
-            if job.ready_s > self._now + _DONE or running >= self._slots:
+        and one of the places is free. Returns what is left of the first one's prefill."""
+        prefilling, decoding, rest = self._prefilling, self._decoding, []
+        places = self._engine.max_parallel - len(prefilling) - len(decoding)
+        for job in self.waiting:
+            if not places or job.ready_s > now:
                 rest.append(job)
-            elif job.prefill_s > 0.0:
-                self._prefilling.append(job)
-            else:
-                self._decoding.append(job)
-        self._waiting = rest
+                continue
+            places -= 1
+            if job.prefill_s:
+                if not prefilling:
+                    rest_s = job.prefill_s
+                prefilling.append(job)
+                continue
+            decoding.append((made + job.tokens, job.row_s, job.is_new))
+            self._rows_s += job.row_s
+            if job.is_new:
+                self._first_token = now
+        heapify(decoding)
+        self.waiting = rest
+        return rest_s
 
-    def _advance(self) -> None:
-        """To the next change of who is at work."""
-        answers = bool(self._prefilling or self._decoding)
-        ingest_rate = answer_rate = 1.0
-        if self._ingest_s > _DONE and answers:
-            ingest_rate, answer_rate = self._share, 1.0 - self._share
-        n = len(self._decoding)
-        answering = max(1, n)  # with none, an empty step may cost nothing
-        step = self._pace.step_s(answering) if self._batching else answering * self._pace.step_s(1)
-        prefill_rate, decode_rate = answer_rate, answer_rate / step
-        if self._prefilling and n:
-            chunk = min(self._pace.chunk_s, self._prefilling[0].prefill_s) or self._pace.chunk_s
-            prefill_rate = answer_rate * chunk / (chunk + step)
-            decode_rate = answer_rate / (chunk + step)
-        dt = _NEVER
-        if self._ingest_s > _DONE:
-            dt = self._ingest_s / ingest_rate
-        if self._prefilling:
-            dt = min(dt, self._prefilling[0].prefill_s / prefill_rate)
-        if n:
-            dt = min(dt, min([job.tokens for job in self._decoding]) / decode_rate)
-        if self._waiting and len(self._prefilling) + n < self._slots:
-            dt = min(dt, min([job.ready_s for job in self._waiting]) - self._now)
-        self._now += dt
-        self._let_pass(dt, ingest_rate, prefill_rate, decode_rate)
-
-    def _let_pass(
-        self, dt: float, ingest_rate: float, prefill_rate: float, decode_rate: float
-    ) -> None:
-        if self._ingest_s > _DONE:
-            self._ingest_s -= dt * ingest_rate
-            self._ingested = self._now
-        if self._decoding:
-            tokens, running = dt * decode_rate + _DONE, []
-            for job in self._decoding:
-                job.tokens -= tokens
-                if job.tokens > _DONE:
-                    running.append(job)
-                else:
-                    self._end(job)
-            self._decoding = running
-        if self._prefilling:
-            job = self._prefilling[0]
-            job.prefill_s -= dt * prefill_rate
-            if job.prefill_s <= _DONE:
-                del self._prefilling[0]
-                self._begin(job)
-
-    def _begin(self, job: _Job) -> None:
+    def _begin_answer(self, job: _Job, now: float, made: float) -> None:
         """The last chunk of a question gives the first token of its answer."""
         if job.is_new:
-            self._first_token = self._now
-        job.tokens -= 1.0
-        if job.tokens > _DONE:
-            self._decoding.append(job)
+            self._first_token = now
         else:
-            self._end(job)
+            self._others_first += now
+        if job.tokens > 1.0:
+            heappush(self._decoding, (made + job.tokens - 1.0, job.row_s, job.is_new))
+            self._rows_s += job.row_s
+        else:
+            self._end(job.is_new, now)
 
-    def _end(self, job: _Job) -> None:
-        if job.is_new:
-            self._finished = self._now
+    def _end(self, is_new: bool, now: float) -> None:
+        self._answered = now
+        if is_new:
+            self._finished = now
         else:
-            self._others += self._now
+            self._others += now

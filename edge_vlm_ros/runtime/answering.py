@@ -100,7 +100,13 @@ class Answering:
 
     def _place(self, question: Question, epoch: Epoch) -> bool:
         usable = self._usable_engines(question)
-        return bool(usable) and self._planner.place(question, epoch, usable)
+        try:
+            return bool(usable) and self._planner.place(question, epoch, usable)
+        except Exception as error:  # nobody would ever come back to this question
+            _logger.exception("no plan could be made for answer %d", question.answer_id)
+            text = f"no plan could be made: {type(error).__name__}: {error}"
+            self._end_here(question, FinishReason.ERROR, text)
+            return False
 
     def _usable_engines(self, question: Question) -> list[str]:
         ready = [slot.config.name for slot in self._slots.ready]

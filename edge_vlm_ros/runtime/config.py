@@ -7,6 +7,7 @@ from typing import Literal
 
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.model_profile import ModelProfile
+from edge_vlm_ros.planning.costs import ENCODER
 from edge_vlm_ros.planning.plan import Objective
 
 PendingPolicy = Literal["latest", "reject"]
@@ -188,6 +189,11 @@ class RuntimeConfig:
         engines = [engine.name for engine in self.engines]
         if not engines or len(set(engines)) != len(engines):
             raise ConfigError(f"engines need distinct names and there must be one: {engines}")
+        if ENCODER in engines:
+            raise ConfigError(
+                f"engine {ENCODER!r}: this is what the vision encoder is called in costs and "
+                "traces; give the engine another name"
+            )
         for stream in self.streams:
             if stream.ingest_engine and stream.ingest_engine not in engines:
                 raise ConfigError(

@@ -61,6 +61,10 @@ class Exports:
                     return True
         return False
 
+    def stop_tokens(self, request: int) -> int:
+        """How far an export that is under way will take a trunk."""
+        return self._exports[request].boundaries[-1].tokens
+
     def tokens_from(self, engine: str) -> int:
         """Tokens that ``engine`` is to export."""
         return sum(export.tokens for export in self._exports.values() if export.source == engine)

@@ -49,13 +49,18 @@ class StateReader:
     def state(self, usable: Collection[str], now: float) -> PlanningState:
         """Everything but the question, of the engines in ``usable``."""
         answers = self._answers(now)
-        records: dict[str, list[TrunkRecord]] = defaultdict(list)
+        by_engine: dict[str, list[TrunkRecord]] = defaultdict(list)
+        by_stream: dict[str, list[TrunkRecord]] = defaultdict(list)
         for record in self._trunks.table:
-            records[record.engine].append(record)
-        encoding = any(stream.is_encoding for stream in self._streams.values())
+            by_engine[record.engine].append(record)
+            by_stream[record.trunk.stream].append(record)
+        streams = self._streams.values()
+        encoding = any(stream.is_encoding for stream in streams)
         return PlanningState(
-            engines=tuple(self._engine(name, answers[name], records[name], now) for name in usable),
-            streams=tuple(self._stream(stream, now) for stream in self._streams.values()),
+            engines=tuple(
+                self._engine(name, answers[name], by_engine[name], now) for name in usable
+            ),
+            streams=tuple(self._stream(stream, by_stream[stream.name], now) for stream in streams),
             importable=frozenset(
                 (source, destination)
                 for source in usable
@@ -68,11 +73,12 @@ class StateReader:
     def question(self, question: Question, epoch: Epoch, usable: Collection[str]) -> QuestionState:
         """``question``, whose version is encoded, with what each engine in ``usable`` has of it."""
         options, version = question.options, question.version
+        question.history_tokens = epoch.tokens(version.n)
         fresh = not question.token_ids  # what has begun is not handed off once more
         asked = options.prefill_engine if options.prefill_engine in usable and fresh else ""
         return QuestionState(
             stream=version.stream,
-            history_tokens=epoch.tokens(version.n),
+            history_tokens=question.history_tokens,
             prompt_tokens=len(question.prompt) + max(0, len(question.token_ids) - 1),
             expected_tokens=self._estimates[version.stream].tokens_left(question),
             held={name: self._held(name, version.stream, epoch, version.n) for name in usable},
@@ -112,51 +118,66 @@ class StateReader:
     def _answers(self, now: float) -> dict[str, list[AnswerLoad]]:
         """By engine, those in its hands first."""
         loads: dict[str, list[AnswerLoad]] = defaultdict(list)
-        placed = [question for question in self._questions.values() if question.engine]
-        for question in sorted(placed, key=lambda q: (q.running_on is None, q.answer_id)):
+        running, waiting = [], []
+        for question in self._questions.values():
+            if question.running_on is not None:
+                running.append(question)
+            elif question.engine:
+                waiting.append(question)
+        for question in running + waiting:
             left = self._estimates[question.version.stream].tokens_left(question)
-            history = self._history_tokens(question)
-            prompt = len(question.prompt) if question.first_token is None else 0
+            history, prompt = question.history_tokens, _tokens_to_prefill(question)
             waits = 0.0 if question.running_on else max(0.0, question.context_due - now)
             if question.is_handoff:
-                first = AnswerLoad(history, prompt, 1.0, waits)
-                loads[question.prefill_engine].append(first)
-                loads[question.engine].append(AnswerLoad(history, 0, left, waits))
+                loads[question.prefill_engine].append(AnswerLoad(history, prompt, 1.0, waits))
+                first = max(waits, _first_token_due(question) - now)
+                loads[question.engine].append(AnswerLoad(history, 0, left, first))
             else:
                 load = AnswerLoad(history, prompt, left, waits)
                 loads[question.running_on or question.engine].append(load)
         return loads
 
-    def _history_tokens(self, question: Question) -> int:
-        stream = self._streams[question.version.stream]
-        return stream.history.epoch(question.version.epoch).tokens(question.version.n)
-
     def _held(self, engine: str, stream: str, epoch: Epoch, n: int) -> Held:
-        record = self._trunks.table.get(engine, stream, epoch.number)
-        tokens = epoch.tokens(n)
+        record, tokens = self._trunks.table.get(engine, stream, epoch.number), epoch.tokens(n)
+        if record is not None and record.computed.n >= n:
+            return Held(tokens, tokens)
         cached = self._trunks.cached(stream, epoch, n, engine)
         if record is None:
             return Held(cached=cached)
         return Held(
             computed=min(tokens, record.computed.tokens),
-            submitted=min(tokens, record.submitted.tokens),
+            submitted=min(tokens, self._trunks.ordered_tokens(record)),
             cached=cached,
+            reserved=record.cells if record.reserved else 0,
         )
 
-    def _stream(self, stream: StreamState, now: float) -> PlanningStream:
+    def _stream(
+        self, stream: StreamState, records: Iterable[TrunkRecord], now: float
+    ) -> PlanningStream:
         estimates = self._estimates[stream.name]
-        epoch = stream.history.current
-        records = self._trunks.table.of_epoch(stream.name, epoch.number)
-        ingesting = [record for record in records if record.engine == stream.ingest_engine]
+        epoch, engine = stream.history.current, stream.ingest_engine or ""
+        current = {r.engine: r for r in records if r.trunk.epoch == epoch.number}
         return PlanningStream(
             name=stream.name,
-            ingest_engine=stream.ingest_engine or "",
+            ingest_engine=engine,
             frame_rate_hz=stream.frame_rate.value(now),
             frame_tokens=stream.frame_tokens,
             history_tokens=epoch.registered_tokens,
-            ordered_tokens=sum(record.tokens_to_compute for record in ingesting),
-            held={record.engine: record.computed.tokens for record in records},
+            ordered_tokens=current[engine].tokens_to_compute if engine in current else 0,
+            held={name: record.computed.tokens for name, record in current.items()},
             question_rate_hz=estimates.questions.value(now),
             prompt_tokens=estimates.prompt_tokens.value,
             answer_tokens=estimates.answer_tokens_seen,
         )
+
+
+def _tokens_to_prefill(question: Question) -> int:
+    """What was generated elsewhere is computed again, unless it came with the question."""
+    if question.first_token is None:
+        return len(question.prompt)
+    again = question.running_on is None and question.prefilled is None
+    return len(question.prompt) + len(question.token_ids) - 1 if again else 0
+
+
+def _first_token_due(question: Question) -> float:
+    return question.arrived + question.plan.predicted_first_token_s if question.plan else 0.0

@@ -76,6 +76,8 @@ class Question:
     """How the prefill engine gets the history."""
     plan: PlanRecord | None = None
     """The last plan made for it."""
+    history_tokens: int = 0
+    """Of its version, known when it has been planned."""
     context_due: float = 0.0
     """When its history is foreseen to be on its engine."""
     running_on: str | None = None

@@ -14,6 +14,7 @@ from edge_vlm_ros.engines.protocol import (
     DropTrunk,
     ExportFailed,
     ForkTrunk,
+    HurryTrunk,
     ImportIntoTrunk,
     Origin,
     RangeExported,
@@ -103,6 +104,7 @@ class Trunks:
         if record.computed.n >= n:
             return record
         self._extend(record, source, epoch, n, path)
+        self._hurry(record, n)
         return None
 
     def unneed(self, question: int, engine: str | None = None) -> None:
@@ -130,6 +132,12 @@ class Trunks:
         """Cells that a history could take: those of trunks that may be evicted included."""
         kept = sum(record.cells for record in self.table.on_engine(engine) if record.reserved)
         return self._capacity(engine) - kept
+
+    def ordered_tokens(self, record: TrunkRecord) -> int:
+        """Where a trunk will be when all that was sent is carried out, exports for it included."""
+        if record.export is None:
+            return record.submitted.tokens
+        return max(record.submitted.tokens, self._exports.stop_tokens(record.export))
 
     def transfers(self, engine: str) -> tuple[int, int]:
         """Tokens that the engine was asked to export, and those on their way into it."""
@@ -284,6 +292,11 @@ class Trunks:
             engine.submit(AppendToTrunk(record.trunk, at + 1, source.segments(epoch, at + 1)))
             self._submitted(record, boundary(epoch, at + 1))
 
+    def _hurry(self, record: TrunkRecord, n: int) -> None:
+        if record.awaited_n < n:
+            record.awaited_n = n
+            self._slots.engine(record.engine).submit(HurryTrunk(record.trunk, n))
+
     def _submitted(self, record: TrunkRecord, stop: Boundary) -> None:
         record.planned.append(stop)
         record.submitted = stop
@@ -373,12 +386,16 @@ class Trunks:
         """Whether the engine that ingests the stream has been told to compute version ``n``. While
         it has no room for that it may be a question's reserve that it waits for."""
         stream, epoch = record.trunk.stream, record.trunk.epoch
-        return any(
-            self._is_ingest(other) and other.engine != record.engine and other.submitted.n >= n
-            for other in self.table.of_epoch(stream, epoch)
-            if self._slots[other.engine].ready
-            and self._slots.can_import(other.engine, record.engine)
-        )
+        for other in self.table.of_epoch(stream, epoch):
+            if other.engine == record.engine or not self._is_ingest(other):
+                continue
+            possible = self._slots[other.engine].ready and self._slots.can_import(
+                other.engine, record.engine
+            )
+            if possible and other.submitted.n >= n:
+                self._hurry(other, n)
+                return True
+        return False
 
     # ---------------------------------------------------------------- dropping
     def _capacity(self, engine: str) -> int:

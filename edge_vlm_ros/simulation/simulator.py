@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import queue
 from concurrent.futures import Future
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.engines.protocol import EventSink, StartAnswer
-from edge_vlm_ros.history import FrameShape
-from edge_vlm_ros.model_profile import (
-    EncoderProfile,
-    HistoryProfile,
-    LanguageProfile,
-    ModelProfile,
-    TemplateProfile,
-)
 from edge_vlm_ros.planning.costs import ENCODER
-from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.runtime.answer import AskOptions
 from edge_vlm_ros.runtime.assembly import wire
-from edge_vlm_ros.runtime.config import (
-    HistoryConfig,
-    PlanningConfig,
-    QuestionLimits,
-    RuntimeConfig,
-    StreamConfig,
-)
+from edge_vlm_ros.runtime.config import RuntimeConfig
 from edge_vlm_ros.runtime.coordinator import Coordinator
 from edge_vlm_ros.runtime.engine_slots import EngineSlots
 from edge_vlm_ros.runtime.messages import Call, FrameArrived
@@ -45,9 +28,17 @@ from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from .engine import EngineShape, SimulatedEngine
 from .feeding import Feeder, OpenFeeder, SerialFeeder
 from .machine import Machine
-from .observer import Observer, number_of, question_text
-from .profile import ModelFacts, Profile
+from .observer import Observer, question_text
+from .profile import Profile
 from .result import SimulationResult
+from .settings import (
+    DEFAULT_LIMITS,
+    FIRST_QUESTION_TOKEN,
+    Limits,
+    prompt_template,
+    runtime_config,
+    tokenize,
+)
 from .vision import SimulatedVision
 from .workload import Asked, Frame, Workload
 
@@ -55,8 +46,6 @@ SERIAL = "serial"
 """``serial:ENGINE``: like ``single:ENGINE``, but nothing overlaps, not even encoding."""
 
 _ROOT = bytes(32)
-_ASK_TOKENS = 4
-_FIRST_QUESTION_TOKEN = 1000
 _LEAST_STEP_S = 1e-9
 
 
@@ -64,20 +53,8 @@ class SimulationError(RuntimeError):
     """The runtime does not get any further."""
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What of a runtime's settings matters here; see RuntimeConfig for each."""
-
-    max_frames: int = 12
-    keep_frames: int = 6
-    max_pending_frames: int = 4
-    max_pending_questions: int = 8
-    ingest_engine: str = ""
-    objective: Objective = "completion"
-
-
 def simulate(
-    profile: Profile, workload: Workload, policy: str, limits: Limits = Limits()
+    profile: Profile, workload: Workload, policy: str, limits: Limits = DEFAULT_LIMITS
 ) -> SimulationResult:
     """Let a workload pass over a simulated machine until everything is answered.
 
@@ -85,10 +62,12 @@ def simulate(
     unknown policy, ConfigError for limits that the model does not allow, SimulationError when
     questions are left without an end.
     """
-    return _Simulation(profile, workload, policy, limits).run()
+    return Simulation(profile, workload, policy, limits).run()
 
 
-class _Simulation:
+class Simulation:
+    """One workload on its way over one machine; see ``simulate``."""
+
     def __init__(self, profile: Profile, workload: Workload, policy: str, limits: Limits) -> None:
         self._profile, self._workload, self._policy = profile, workload, policy
         self._machine = Machine(profile.costs)
@@ -97,7 +76,7 @@ class _Simulation:
         self._inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         kind, _, engine = policy.partition(":")
         self._is_serial = kind == SERIAL
-        config = _config(
+        config = runtime_config(
             profile, workload, f"single:{engine}" if self._is_serial else policy, limits
         )
         self._observer = Observer(self._machine.clock, self._questions)
@@ -110,7 +89,7 @@ class _Simulation:
         self._feeder = self._make_feeder()
 
     def _wire(self, config: RuntimeConfig, cache: EmbeddingCache) -> Coordinator:
-        prompt = _prompt(self._profile.model)
+        prompt = prompt_template(self._profile.model)
         placement = config.placement
         slots = EngineSlots(
             config.engines,
@@ -127,7 +106,7 @@ class _Simulation:
             vision=self._vision,
             cache=cache,
             prompt=prompt,
-            tokenize=_tokenize,
+            tokenize=tokenize,
             root=_ROOT,
             costs=self._profile.costs,
             listener=self._observer,
@@ -167,14 +146,25 @@ class _Simulation:
 
     # ---------------------------------------------------------------- running
     def run(self) -> SimulationResult:
-        self._coordinator.active = True
-        self._coordinator.begin()
-        self._feeder.begin()
-        self._settle()
+        self._start()
         while self._goes_on():
             self._advance()
             self._settle()
         return self._result()
+
+    def run_until(self, seconds: float) -> Coordinator:
+        """Up to some moment; returns the coordinator in the middle of its work."""
+        self._start()
+        while self._goes_on() and self._machine.clock() < seconds:
+            self._advance()
+            self._settle()
+        return self._coordinator
+
+    def _start(self) -> None:
+        self._coordinator.active = True
+        self._coordinator.begin()
+        self._feeder.begin()
+        self._settle()
 
     def _goes_on(self) -> bool:
         """Whether something is still to come. What only waits for time to pass, while nothing is
@@ -248,7 +238,7 @@ class _Simulation:
         return status.pending_frames == 0
 
     def _answer_tokens(self, command: StartAnswer) -> int:
-        number = command.prompt[0] - _FIRST_QUESTION_TOKEN
+        number = command.prompt[0] - FIRST_QUESTION_TOKEN
         return self._questions[number].answer_tokens
 
     # ---------------------------------------------------------------- result
@@ -266,76 +256,3 @@ class _Simulation:
             duration_s=self._workload.duration_s,
             end_s=self._machine.clock(),
         )
-
-
-def _tokenize(text: str) -> tuple[int, ...]:
-    """The question's number as a token, and as many more as make its length."""
-    n_tokens = int(text.split()[1])
-    filler = max(0, n_tokens - 1 - _ASK_TOKENS)
-    return (_FIRST_QUESTION_TOKEN + number_of(text), *range(10, 10 + filler))
-
-
-def _prompt(model: ModelFacts) -> PromptTemplate:
-    before = model.wrap_tokens - model.wrap_tokens // 2
-    return PromptTemplate(
-        open_tokens=(2,) * model.open_tokens,
-        frame_shape=FrameShape(
-            prefix=(3,) * before,
-            suffix=(4,) * (model.wrap_tokens - before),
-            n_embeddings=model.frame_tokens,
-            n_embedding_positions=model.frame_tokens,
-        ),
-        ask_tokens=(5,) * _ASK_TOKENS,
-        close_tokens=(6,),
-        stop_tokens=frozenset(),
-    )
-
-
-def _config(profile: Profile, workload: Workload, policy: str, limits: Limits) -> RuntimeConfig:
-    longest = max((question.max_tokens for question in workload.questions), default=1)
-    history = HistoryConfig(max_frames=limits.max_frames, keep_frames=limits.keep_frames)
-    return RuntimeConfig(
-        profile=_model_profile(profile.model, limits),
-        streams=tuple(
-            StreamConfig(
-                name=name,
-                history=history,
-                max_pending_frames=limits.max_pending_frames,
-                ingest_engine=limits.ingest_engine,
-            )
-            for name in workload.streams
-        ),
-        engines=tuple(engine.config() for engine in profile.engines),
-        questions=QuestionLimits(
-            max_pending=limits.max_pending_questions,
-            default_max_tokens=longest,
-            max_answer_tokens=longest,
-        ),
-        planning=PlanningConfig(policy=policy, objective=limits.objective, calibration="never"),
-    )
-
-
-def _model_profile(model: ModelFacts, limits: Limits) -> ModelProfile:
-    """The sizes that the runtime asks a model profile for; the rest is never looked at."""
-    nowhere = Path("simulated")
-    return ModelProfile(
-        name=model.name,
-        language=LanguageProfile(file=nowhere, context_tokens=model.context_tokens),
-        encoder=EncoderProfile(
-            type="onnx",
-            file=nowhere,
-            input="pixels",
-            output="embeddings",
-            size=(1, 1),
-            resize="stretch",
-            n_tokens=model.frame_tokens,
-            n_embd=1,
-            reference=nowhere,
-        ),
-        template=TemplateProfile(
-            open="", frame_prefix="", frame_suffix="", ask=" ", close=" ", stop_tokens=(" ",)
-        ),
-        history=HistoryProfile(
-            max_frames=limits.max_frames, keep_frames=limits.keep_frames, max_turns=0
-        ),
-    )

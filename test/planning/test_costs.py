@@ -34,10 +34,11 @@ def test_a_fit_finds_the_coefficients() -> None:
 def test_a_few_wild_steps_do_not_spoil_a_fit() -> None:
     rng = random.Random(1)
     good = [replace(s, seconds=s.seconds * rng.uniform(0.98, 1.02)) for s in samples(TRUE) * 4]
-    wild = [replace(s, seconds=s.seconds * 20) for s in rng.sample(samples(TRUE), 5)]
+    # The machine did something else, more often than not during long steps.
+    wild = [replace(s, seconds=s.seconds * 3) for s in samples(TRUE) if s.rows > 1]
     found = fit_rows(good + wild)
     for rows, history in SHAPES:
-        assert found.seconds(rows, history) == pytest.approx(TRUE.seconds(rows, history), rel=0.05)
+        assert found.seconds(rows, history) == pytest.approx(TRUE.seconds(rows, history), rel=0.04)
 
 
 def test_coefficients_are_never_negative() -> None:

@@ -19,6 +19,7 @@ from edge_vlm_ros.runtime import (
     EngineConfig,
     HistoryConfig,
     NotActiveError,
+    PlanningConfig,
     QuestionLimits,
     QuestionRejected,
     Runtime,
@@ -63,6 +64,9 @@ def our_threads() -> set[str]:
         (lambda: VisionConfig(cache_entries=-5), "cache_entries.*-5"),
         (lambda: RuntimeConfig(demo_profile(), ()), "distinct"),
         (lambda: demo_config("a", "a"), "'a', 'a'"),
+        (lambda: demo_config(engine=EngineConfig(name="vision")), "'vision'.*another name"),
+        (lambda: PlanningConfig(objective="speed"), "objective.*'speed'"),  # type: ignore[arg-type]
+        (lambda: PlanningConfig(calibration="maybe"), "calibration.*'maybe'"),  # type: ignore[arg-type]
     ],
 )
 def test_settings_that_cannot_be(make: Any, numbers: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from simulation_helpers import CELL_BYTES, FRAME_TOKENS, OPEN_TOKENS, machine, one_question
 
@@ -11,7 +13,7 @@ from edge_vlm_ros.simulation.clock import VirtualClock
 from edge_vlm_ros.simulation.events import EventQueue
 from edge_vlm_ros.simulation.result import SimulationResult
 from edge_vlm_ros.simulation.simulator import simulate
-from edge_vlm_ros.simulation.workload import Frame, Workload
+from edge_vlm_ros.simulation.workload import Asked, Frame, Workload
 
 HISTORY = OPEN_TOKENS + FRAME_TOKENS
 
@@ -58,6 +60,8 @@ def test_serially_nothing_overlaps() -> None:
     # Overlapped, the encoder is two frames ahead: only the first encoding is waited for.
     assert open_.ingestion_lag_s[-1] == 1.0 + 3 * ingest_s
     assert serial.ingestion_lag_s[-1] == 3 * (1.0 + ingest_s)
+    # The question has come with the frames: its wait for them counts.
+    assert serial.answers[0].ttft_s == 3 * (1.0 + ingest_s) + 0.75
 
 
 def test_work_is_slowed_by_what_others_do() -> None:
@@ -68,6 +72,26 @@ def test_work_is_slowed_by_what_others_do() -> None:
     assert plain.ingestion_lag_s == (4.0 + 1.125, 8.0 + 1.125)
     # The first frame is computed beside the encoding of the second, the second beside nothing.
     assert slowed.ingestion_lag_s == (4.0 + 2 * 1.125, 8.0 + 1.125)
+
+
+def test_what_has_ended_slows_nobody() -> None:
+    slow = {((ENCODER, Activity.ENCODE), ("cpu", Activity.INGEST)): 2.0}
+    workload = Workload(("table",), (Frame(0.0, "table"), Frame(0.0, "table")), 0.0)
+    result = simulate(machine("cpu", slowdowns=slow), workload, "single:cpu")
+    # The first frame is encoded beside the opening; the engine is idle when the second begins.
+    assert [step.seconds for step in result.timelines["npu"]] == [2.0, 1.0]
+
+
+def test_answers_of_one_engine_share_steps() -> None:
+    frame, question = one_question().items
+    assert isinstance(question, Asked)
+    both = Workload(("table",), (frame, question, replace(question, number=1)), 0.0)
+    result = simulate(machine("cpu"), both, "batched:cpu")
+    shared = [step for step in _steps(result, "cpu", Activity.DECODE) if step.sequences == 2]
+    assert shared and all(step.seconds == 0.5 + 2 / 8 for step in shared)
+    alone = simulate(machine("cpu"), both, "single:cpu")
+    assert all(step.sequences == 1 for step in _steps(alone, "cpu", Activity.DECODE))
+    assert max(result.total_s) < max(alone.total_s)
 
 
 def test_import_moves_the_history_and_takes_its_time() -> None:
