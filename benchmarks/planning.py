@@ -1,9 +1,13 @@
-"""Time of one decision of SDEP over numbers of engines and of answers under way."""
+"""Time of one decision of SDEP over numbers of engines and of answers under way.
+
+Times are those of the thread, so that other work of the machine does not count.
+"""
 
 from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edge_vlm_ros.engines.step_record import Activity
@@ -17,6 +21,8 @@ from edge_vlm_ros.planning.state import (
     QuestionState,
     StreamState,
 )
+
+from .planning_coordinator import measure_decisions
 
 STREAMS = 8
 ENGINES = (1, 2, 4)
@@ -51,6 +57,20 @@ class DecisionTime:
         )
 
 
+WHOLE_HEADER = """\
+| engines | answers under way | median us | p99 us |
+|---|---|---|---|"""
+
+
+def whole_rows(rounds: int) -> Iterator[str]:
+    """The coordinator's whole decision: gathering the state, planning, keeping the plan."""
+    for engines in ENGINES:
+        for queued in QUEUED:
+            times = sorted(measure_decisions(engines, queued, rounds))
+            p99 = times[int(0.99 * len(times))]
+            yield f"| {engines} | {queued} | {statistics.median(times):.0f} | {p99:.0f} |"
+
+
 def measure_planning(rounds: int) -> list[DecisionTime]:
     """Every size, with a place for the question and (where answers could fill them) without."""
     cases = [(e, q, True) for e in ENGINES for q in QUEUED]
@@ -65,9 +85,9 @@ def _measure(engines: int, queued: int, places: bool, rounds: int) -> DecisionTi
     plan = policy.plan(state, question, costs)
     times = []
     for _ in range(rounds):
-        began = time.perf_counter()
+        began = time.thread_time()
         policy.plan(state, question, costs)
-        times.append(1e6 * (time.perf_counter() - began))
+        times.append(1e6 * (time.thread_time() - began))
     return DecisionTime(
         engines, queued, places, 0 if plan is None else len(plan.alternatives), tuple(times)
     )

@@ -27,9 +27,9 @@ def measure_decisions(engines: int, queued: int, rounds: int) -> tuple[float, ..
     times = []
     for _ in range(rounds):
         question.engine = question.prefill_engine = ""
-        began = time.perf_counter()
+        began = time.thread_time()
         placed = coordinator.planner.place(question, epoch, usable)
-        times.append(1e6 * (time.perf_counter() - began))
+        times.append(1e6 * (time.thread_time() - began))
         assert placed
     return tuple(times)
 

@@ -19,6 +19,8 @@ MODELS: dict[ModelName, tuple[str, str]] = {
 }
 MAX_PARALLEL = 8
 """As many answers as a burst has: batching is at its best, for one engine as for two."""
+_SECOND = {"soc": ("rpc", "rpc"), "cpus": ("second", "cpu")}
+"""Name and device of the second engine."""
 _FEW_CORES = 4
 """With fewer cores all are the engines', which share them with the rest of the process."""
 
@@ -50,8 +52,10 @@ def endless_model(name: ModelName) -> BenchmarkModel:
 
 def parse_setup(text: str, kv_type: KvType, cores: Sequence[int] | None = None) -> Setup:
     """``soc``: a CPU engine on two thirds of the cores and an RPC server on the others, like a CPU
-    and a GPU that share memory; ``soc:10+5`` says how many cores each has. ``DEVICE,DEVICE``, such
-    as ``cuda:0,cpu``: GPUs with one core each, the others divided. Raises ValueError.
+    and a GPU that share memory; ``soc:10+5`` says how many cores each has. ``cpus`` and
+    ``cpus:10+5`` take a second CPU engine in the place of the RPC server, which computes without
+    the matrix units and repacked weights that llama.cpp has for its own CPU engines.
+    ``DEVICE,DEVICE``, such as ``cuda:0,cpu``: GPUs with one core each, the others divided. Raises ValueError.
     """
     usable = sorted(os.sched_getaffinity(0)) if cores is None else list(cores)
     if len(usable) < 2:
@@ -59,19 +63,19 @@ def parse_setup(text: str, kv_type: KvType, cores: Sequence[int] | None = None) 
     own = usable[-1:] if len(usable) >= _FEW_CORES else []
     free = usable[: len(usable) - len(own)]
     kind, _, counts = text.partition(":")
-    if kind == "soc":
+    if kind in ("soc", "cpus"):
         first, second = _soc_cores(counts, len(free))
         engines = (
-            _engine("cpu", free[:first], kv_type),
-            _engine("rpc", free[first : first + second], kv_type),
+            _engine("cpu", "cpu", free[:first], kv_type),
+            _engine(*_SECOND[kind], free[first : first + second], kv_type),
         )
         wide = EngineConfig(
             name="cpu", kv_type=kv_type, max_parallel=MAX_PARALLEL, cpus=tuple(free)
         )
-        return Setup(f"soc:{first}+{second}", engines, tuple(own), wide)
+        return Setup(f"{kind}:{first}+{second}", engines, tuple(own), wide)
     devices = text.split(",")
     if len(devices) != 2 or len(set(devices)) != 2:
-        raise ValueError(f"engines are soc, soc:N+N or two different devices, not {text!r}")
+        raise ValueError(f"engines are soc, soc:N+N, cpus, cpus:N+N or two different devices, not {text!r}")
     return Setup(text, tuple(_deal(devices, free, kv_type)), tuple(own))
 
 
@@ -95,12 +99,15 @@ def _deal(devices: Sequence[str], cores: list[int], kv_type: KvType) -> list[Eng
     for index, device in enumerate(on_cpu):
         n = len(left) // (len(on_cpu) - index)
         given[device], left = left[:n], left[n:]
-    return [_engine(device, given.get(device, cores[:1]), kv_type) for device in devices]
+    return [
+        _engine(device.partition(":")[0], device, given.get(device, cores[:1]), kv_type)
+        for device in devices
+    ]
 
 
-def _engine(device: str, cores: Sequence[int], kv_type: KvType) -> EngineConfig:
+def _engine(name: str, device: str, cores: Sequence[int], kv_type: KvType) -> EngineConfig:
     return EngineConfig(
-        name=device.partition(":")[0],
+        name=name,
         device="cuda:0" if device == "cuda" else device,
         cpus=tuple(cores),
         kv_type=kv_type,

@@ -127,6 +127,9 @@ def _planning(arguments: argparse.Namespace) -> None:
     print(f"## Decisions of the planner\n\n{planning.HEADER}", flush=True)
     for time in planning.measure_planning(200 if arguments.quick else 2000):
         print(time.row(), flush=True)
+    print(f"\n### The coordinator's whole decision\n\n{planning.WHOLE_HEADER}", flush=True)
+    for row in planning.whole_rows(100 if arguments.quick else 1000):
+        print(row, flush=True)
     print()
 
 

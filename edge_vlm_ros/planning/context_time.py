@@ -37,7 +37,7 @@ class ContextTimes:
       engine that does it, the first for half of one;
     - ``replay``: the ingestion ordered before, and computing all that is missing.
 
-    Computing goes at the engine's ``ingest_share`` until its answers have ended.
+    Computing takes turns with decode steps while answers run, a chunk for a step.
     ``answering_s`` gives the time that the answers of an engine take, ``step_s`` that of a decode
     step of an engine now.
     """
@@ -171,10 +171,15 @@ class ContextTimes:
         return max(exports, default=0.0) + work + 0.5 * self._step_s(engine)
 
     def _beside_answers(self, engine: EngineState, work_s: float) -> float:
-        """At its share while answers run; no later than after all of them."""
+        """What a question waits for takes turns with decode steps while answers run, a chunk for a
+        step; it is done no later than after all of them."""
         if not engine.answers or not work_s:
             return work_s
-        return min(work_s / engine.ingest_share, work_s + self._answering_s(engine))
+        cost = self._costs.engines[engine.name].prefill
+        chunk = cost.seconds(engine.chunk_tokens, self._question.history_tokens)
+        chunk = min(work_s, chunk * self._slowdown(engine, Activity.PREFILL))
+        turns = work_s * (chunk + self._decode_step_s(engine)) / chunk
+        return min(turns, work_s + self._answering_s(engine))
 
     def _step_s(self, engine: EngineState) -> float:
         """What goes between two transfers while there is other work."""

@@ -7,7 +7,7 @@ from math import ceil
 from edge_vlm_ros.engines.step_record import Activity
 
 from .context_time import RANGE_TOKENS, busy_with
-from .costs import Busy, CostModel
+from .costs import Busy, CostModel, EngineCosts
 from .state import EngineState, PlanningState, StreamState
 
 GAIN = 1.25
@@ -22,9 +22,10 @@ def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
 
     That is after what was ordered on the engine before, at its ``ingest_share`` while answers run;
     on another engine than now, after importing what is computed and computing again what was
-    ordered here and is not. What is moved counts twice, since it may have to come back. An engine
-    that has no cells for the history is no choice. A stream that has begun nowhere goes where it
-    is done first, of alike engines to the one with fewer streams.
+    ordered here and is not. What is moved counts twice, since
+    it may have to come back. An engine that has no cells for the history is no choice. A history
+    that has begun nowhere goes where it is done first, of alike engines to the one with fewer
+    streams.
     """
     this = next(s for s in state.streams if s.name == stream)
     busy, now = busy_with(state), this.ingest_engine
@@ -35,7 +36,7 @@ def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
     best = min(times, key=lambda name: (times[name], name != now, streams[name]))
     if now not in times:
         return best
-    if not this.ordered_tokens and not max(this.held.values(), default=0):
+    if _has_begun_nowhere(this):
         alike = [name for name in times if times[name] <= ALIKE * times[best]]
         return min(alike, key=lambda name: (streams[name], name != now, times[name]))
     return best if times[now] > GAIN * times[best] else now
@@ -55,6 +56,8 @@ def _frame_s(
     """Seconds until one more frame of the stream is computed on an engine."""
     cost = costs.engines[engine.name]
     tokens, move_s = stream.frame_tokens, 0.0
+    if _has_begun_nowhere(stream):
+        tokens = max(tokens, stream.history_tokens)
     if engine.name != stream.ingest_engine:
         here, there = stream.held.get(engine.name, 0), stream.held.get(stream.ingest_engine, 0)
         if engine.free_cells + here < stream.history_tokens:
@@ -68,8 +71,23 @@ def _frame_s(
     own = cost.prefill_s(tokens, stream.history_tokens, engine.chunk_tokens)
     ahead = cost.prefill_s(engine.ingest_tokens, engine.ingest_history_tokens, engine.chunk_tokens)
     factor = costs.slowdown(engine.name, Activity.PREFILL, busy)
-    share = engine.ingest_share if engine.answers else 1.0
-    return 2.0 * move_s + factor * (ahead + own) / share
+    work = factor * (ahead + own)
+    return 2.0 * move_s + min(work / engine.ingest_share, work + _answering_s(engine, cost))
+
+
+def _has_begun_nowhere(stream: StreamState) -> bool:
+    return not stream.ordered_tokens and not max(stream.held.values(), default=0)
+
+
+def _answering_s(engine: EngineState, cost: EngineCosts) -> float:
+    """About how long the engine's answers take if it does nothing else."""
+    answers = engine.answers
+    if not answers:
+        return 0.0
+    running = min(len(answers), engine.max_parallel) if engine.batching else 1
+    history = sum(answer.history_tokens for answer in answers) / len(answers)
+    tokens = sum(answer.expected_tokens for answer in answers)
+    return tokens * cost.decode.seconds(running, history) / running
 
 
 def _move_s(tokens: int, source: str, engine: EngineState, costs: CostModel) -> float:

@@ -7,13 +7,16 @@ import math
 TIME_CONSTANT_S = 30.0
 """What happened so long ago counts 1/e of what happens now."""
 
+SHORTEST_S = 10.0
+"""What happens within so little time is counted as if it took this long: a burst is no rate."""
+
 
 class EventRate:
     """Events a second with exponential forgetting; 0 before the second event.
 
     The weight of n regular events at rate r, the first left out, tends to
     r * T * (1 - exp(-t / T)) after t seconds, with the time constant T: divided by this, the
-    estimate is right from the beginning.
+    estimate is right as soon as ``SHORTEST_S`` have passed.
     """
 
     def __init__(self, time_constant_s: float = TIME_CONSTANT_S) -> None:
@@ -34,7 +37,8 @@ class EventRate:
         """Events a second."""
         if self._first is None or now <= self._first:
             return 0.0
-        passed = 1.0 - math.exp((self._first - now) / self._time_constant_s)
+        seconds = max(SHORTEST_S, now - self._first)
+        passed = 1.0 - math.exp(-seconds / self._time_constant_s)
         return self._decayed(now) / (self._time_constant_s * passed)
 
     def _decayed(self, now: float) -> float:

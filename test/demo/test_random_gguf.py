@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import numpy as np
 import pytest
 
-from tools.demo_model.random_gguf import SHAPES, write_random_gguf
+from tools.demo_model.random_gguf import SHAPES, random_matrix, write_random_gguf
 from tools.reference_loop import ReferenceLoop
 
 
@@ -47,3 +48,23 @@ def test_equal_seeds_give_equal_files(tmp_path: Path) -> None:
     assert a == b != c
     with pytest.raises(ValueError, match="file type"):
         write_random_gguf(tmp_path / "d", small, "Q5_K")
+
+
+@pytest.mark.parametrize("file_type", ["Q8_0", "Q4_0", "F16"])
+def test_weights_have_mean_zero_and_the_scale_of_a_trained_matrix(file_type: str) -> None:
+    matrix = random_matrix(np.random.default_rng(0), 512, 1024, file_type)
+    kind = gguf.GGMLQuantizationType[file_type]
+    weights = gguf.quants.dequantize(matrix, kind).astype(np.float64)
+    assert weights.shape == (512, 1024)
+    assert weights.std() == pytest.approx(1024**-0.5, rel=0.02)
+    assert abs(weights.mean()) < 0.01 * weights.std()
+
+
+@pytest.mark.parametrize("file_type", ["Q8_0", "Q4_0"])
+def test_some_tokens_are_never_chosen(tmp_path: Path, file_type: str) -> None:
+    small = replace(SHAPES["smollm2-135m"], n_layer=1, vocab_size=1024)
+    write_random_gguf(tmp_path / "a", small, file_type, never_chosen=(2, 5))
+    tensors = gguf.GGUFReader(tmp_path / "a").tensors
+    matrix = next(tensor for tensor in tensors if tensor.name == "token_embd.weight").data
+    empty = np.flatnonzero(~matrix.any(axis=1))
+    assert empty.tolist() == [2, 5]

@@ -50,6 +50,31 @@ def test_a_burst_of_two_streams_spreads_to_an_idle_engine() -> None:
     assert "cpu" in engines.values()
 
 
+@pytest.mark.parametrize(
+    ("tokens", "chosen"), [(260, "gpu"), (550, "gpu"), (1500, "cpu")], ids=["move", "gain", "gone"]
+)
+def test_others_that_are_ahead_must_be_worth_a_move(tokens: int, chosen: str) -> None:
+    # A frame takes 6 ms, moving 1000 tokens 28 ms, counted twice: 62 ms on the other engine.
+    # Here 31 + 6 ms with 260 tokens ahead, 64 + 6 ms with 550 (better, but not by a quarter),
+    # 174 + 6 ms with 1500.
+    gpu = engine("gpu", ingest_tokens=tokens)
+    now = PlanningState((gpu, engine("cpu")), (_stream("one", "gpu"),), BOTH_WAYS)
+    assert ingest_engine(now, "one", TWO) == chosen
+
+
+def test_what_is_ordered_already_would_have_to_be_computed_there_too() -> None:
+    # 1500 tokens of its own: 174 ms here as there.
+    gpu = engine("gpu", ingest_tokens=1500)
+    now = PlanningState((gpu, engine("cpu")), (_stream("one", "gpu", ordered=1500),), BOTH_WAYS)
+    assert ingest_engine(now, "one", TWO) == "gpu"
+
+
+def test_an_engine_without_cells_for_the_history_is_no_choice() -> None:
+    gpu = engine("gpu", ingest_tokens=1500)
+    now = PlanningState((gpu, engine("cpu", free_cells=999)), (_stream("one", "gpu"),), BOTH_WAYS)
+    assert ingest_engine(now, "one", TWO) == "gpu"
+
+
 def test_a_slow_engine_is_no_help() -> None:
     streams = (_stream("one", "gpu", ordered=200), _stream("two", "gpu", ordered=200))
     gpu = engine("gpu", ingest_tokens=400, ingest_history_tokens=1000)
@@ -69,8 +94,8 @@ def test_an_engine_that_only_answers_loses_its_stream() -> None:
 
 
 def test_a_history_that_cannot_be_moved_is_not_computed_again_for_little() -> None:
-    # 4000 tokens take 0.46 s on the other engine, the backlog of 300 tokens 35 ms.
-    streams = (_stream("one", "gpu", history=4000, ordered=300),)
+    # 4000 tokens take 0.46 s on the other engine, the 300 tokens of others ahead here 35 ms.
+    streams = (_stream("one", "gpu", history=4000),)
     gpu = engine("gpu", ingest_tokens=300, ingest_history_tokens=4000)
     assert _decide((gpu, engine("cpu")), streams, TWO, frozenset()) == {"one": "gpu"}
 

@@ -46,6 +46,17 @@ def test_an_idle_engine_that_holds_the_history_answers() -> None:
     assert plan.chosen.first_token_s == pytest.approx(0.003)
 
 
+def test_an_answer_shares_its_engine_with_frames() -> None:
+    # 1000 tokens of another stream take 0.116 s. At a share of one half they and the answer go at
+    # half speed until they are done: the answer is 0.116 s late, and they are as well.
+    gpu = engine("gpu", ingest_share=0.5, ingest_tokens=1000)
+    plan = planned(state(gpu), question({"gpu": 1000}), costs(gpu=USUAL))
+    assert plan is not None
+    assert plan.chosen.first_token_s == pytest.approx(2 * 0.003)
+    assert plan.chosen.finished_s == pytest.approx(ALONE_S + 0.116)
+    assert plan.chosen.ingest_s == pytest.approx(0.116)
+
+
 def test_long_prefix_on_a_busy_engine_and_an_equal_idle_one() -> None:
     # In turns with three others each of 49 tokens takes 4 x 11 ms: 2.2 s. Moving takes 28 ms.
     gpu = engine("gpu", batching=False, answers=running(100, 100, 100))
