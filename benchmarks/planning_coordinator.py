@@ -9,7 +9,8 @@ from edge_vlm_ros.planning.costs import ENCODER, CostModel, EngineCosts, MoveCos
 from edge_vlm_ros.runtime.coordinator import Coordinator
 from edge_vlm_ros.runtime.question import Question
 from edge_vlm_ros.simulation.profile import EngineFacts, ModelFacts, Profile
-from edge_vlm_ros.simulation.simulator import Limits, Simulation
+from edge_vlm_ros.simulation.settings import Limits
+from edge_vlm_ros.simulation.simulator import Simulation
 from edge_vlm_ros.simulation.workload import Asked, Frame, Workload
 
 STREAMS = 8

@@ -75,7 +75,9 @@ def parse_setup(text: str, kv_type: KvType, cores: Sequence[int] | None = None) 
         return Setup(f"{kind}:{first}+{second}", engines, tuple(own), wide)
     devices = text.split(",")
     if len(devices) != 2 or len(set(devices)) != 2:
-        raise ValueError(f"engines are soc, soc:N+N, cpus, cpus:N+N or two different devices, not {text!r}")
+        raise ValueError(
+            f"engines are soc, soc:N+N, cpus, cpus:N+N or two different devices, not {text!r}"
+        )
     return Setup(text, tuple(_deal(devices, free, kv_type)), tuple(own))
 
 

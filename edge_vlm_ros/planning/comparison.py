@@ -31,8 +31,8 @@ class Comparison:
     the parts: when the history is there (context_time.py), how the prefill engine's work unfolds
     with the question and how the decode engine's does with the answer (timeline.py).
 
-    Paths to the same engines differ in when the history is there only. The earliest is unfolded,
-    the times of the others are taken to be as much later as their history is.
+    On one engine every path is unfolded that costs the engine other work than the earliest one; of
+    handoffs, and of paths that cost the same, the times are as much later as their history is.
 
     An engine that is short of cells gives them back when the answers that were given to it before,
     and have not begun, begin: until then it is waited. ``share_s`` is the penalty of each engine.
@@ -98,32 +98,42 @@ class Comparison:
             return [
                 self._blocked(engine, engine, context.path, context.blocked) for context in contexts
             ]
-        after = one.after
-        others_s = self._delay_of_others(engine, after)
-        ingest_s = self._delay_of_frames(engine, after, one.context.computed_s)
-        share_s = self._share_s.get(engine.name, 0.0)
-        lack = self._lack_of_cells(engine)
+        whole = self._on_one_engine(engine, one)
         found = []
         for context in contexts:
             if context.blocked:
                 found.append(self._blocked(engine, engine, context.path, context.blocked))
-                continue
-            later = context.seconds - one.context.seconds
-            found.append(
-                Alternative(
-                    path=context.path,
-                    prefill_engine=engine.name,
-                    decode_engine=engine.name,
-                    context_s=one.wait_s + context.seconds,
-                    first_token_s=after.first_token_s + later,
-                    finished_s=after.finished_s + later,
-                    others_s=others_s,
-                    ingest_s=ingest_s,
-                    share_s=share_s,
-                    blocked=lack,
+            elif context.computed_s != one.context.computed_s:
+                other = _OnOne(context, one.wait_s, self._with_answer(engine, context, one.wait_s))
+                found.append(self._on_one_engine(engine, other))
+            else:
+                later = context.seconds - one.context.seconds
+                found.append(
+                    replace(
+                        whole,
+                        path=context.path,
+                        context_s=whole.context_s + later,
+                        first_token_s=whole.first_token_s + later,
+                        finished_s=whole.finished_s + later,
+                    )
                 )
-            )
         return found
+
+    def _on_one_engine(self, engine: EngineState, one: _OnOne) -> Alternative:
+        after = one.after
+        return Alternative(
+            path=one.context.path,
+            prefill_engine=engine.name,
+            decode_engine=engine.name,
+            context_s=one.wait_s + one.context.seconds,
+            first_token_s=after.first_token_s,
+            finished_s=after.finished_s,
+            others_s=self._delay_of_others(engine, after),
+            ingest_s=self._delay_of_frames(engine, after, one.context.computed_s),
+            last_s=self._delay_of_last({engine.name: after}),
+            share_s=self._share_s.get(engine.name, 0.0),
+            blocked=self._lack_of_cells(engine),
+        )
 
     def _stay(self, engine: EngineState) -> _OnOne | None:
         """None when the engine cannot get the history."""
@@ -131,17 +141,20 @@ class Comparison:
             best = _earliest(self._paths(engine, self._question.path))
             one = None
             if best is not None:
-                question, wait_s = self._question, self._wait_for_cells(engine)
-                load = AnswerLoad(
-                    question.history_tokens,
-                    question.prompt_tokens,
-                    question.expected_tokens,
-                    wait_s + best.seconds,
-                )
-                after = self._timeline(engine).with_answer(load, best.computed_s)
-                one = _OnOne(best, wait_s, after)
+                wait_s = self._wait_for_cells(engine)
+                one = _OnOne(best, wait_s, self._with_answer(engine, best, wait_s))
             self._on_one[engine.name] = one
         return self._on_one[engine.name]
+
+    def _with_answer(self, engine: EngineState, context: ContextTime, wait_s: float) -> Unfolded:
+        question = self._question
+        load = AnswerLoad(
+            question.history_tokens,
+            question.prompt_tokens,
+            question.expected_tokens,
+            wait_s + context.seconds,
+        )
+        return self._timeline(engine).with_answer(load, context.computed_s)
 
     # ---------------------------------------------------------------- two engines
     def _may_win(self, first: EngineState, second: EngineState, least: float) -> bool:
@@ -187,6 +200,7 @@ class Comparison:
             others_s=self._delay_of_others(first, prefill) + self._delay_of_others(second, after),
             ingest_s=self._delay_of_frames(first, prefill, one.context.computed_s)
             + self._delay_of_frames(second, after, there.computed_s),
+            last_s=self._delay_of_last({first.name: prefill, second.name: after}),
             share_s=self._share_s.get(second.name, 0.0),
             blocked=self._lack_of_cells(first) or self._lack_of_cells(second),
         )
@@ -260,6 +274,15 @@ class Comparison:
                 beside = min(mean_end, after.answered_s) - min(mean_end, before.answered_s)
                 delay += (factor - 1.0) * n * max(0.0, beside)
         return delay
+
+    def _delay_of_last(self, after: Mapping[str, Unfolded]) -> float:
+        """Where delays of single answers are nearly equal, the way with which all are done first is
+        better for what comes next."""
+        if self._objective == "first_token":
+            return 0.0
+        before = {e.name: self._timeline(e).without for e in self._state.engines}
+        ends = [unfolded.answered_s for unfolded in {**before, **after}.values()]
+        return max(ends) - max(unfolded.answered_s for unfolded in before.values())
 
     def _delay_of_frames(self, engine: EngineState, after: Unfolded, computed_s: float) -> float:
         """How much later the frames ordered before are there (they take turns with what is

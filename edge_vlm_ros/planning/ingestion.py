@@ -18,25 +18,26 @@ ALIKE = 1.05
 
 
 def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
-    """The engine on which the stream's next frame is there first.
+    """The engine on which all that the stream has registered is computed first.
 
-    That is after what was ordered on the engine before, at its ``ingest_share`` while answers run;
-    on another engine than now, after importing what is computed and computing again what was
-    ordered here and is not. What is moved counts twice, since
-    it may have to come back. An engine that has no cells for the history is no choice. A history
-    that has begun nowhere goes where it is done first, of alike engines to the one with fewer
-    streams.
+    That is after what was ordered on the engine before and what its streams have on their way
+    through the encoder, at its ``ingest_share`` while answers run; on another engine than now,
+    after importing what is computed and computing again what was ordered here and is not. What is
+    moved counts twice, since it may have to come back; so does by how much the other streams of that
+    engine get later, which take turns with this one. An engine that has no cells for the history
+    is no choice. A history that has hardly begun goes where it is done first, of alike engines to
+    the one with fewer streams.
     """
     this = next(s for s in state.streams if s.name == stream)
     busy, now = busy_with(state), this.ingest_engine
-    times = {e.name: _frame_s(e, this, costs, state, busy[e.name]) for e in state.engines}
+    times = {e.name: _caught_up_s(e, this, costs, state, busy[e.name]) for e in state.engines}
     if not times:
         return now
     streams = {name: _streams_on(name, state, this) for name in times}
     best = min(times, key=lambda name: (times[name], name != now, streams[name]))
     if now not in times:
         return best
-    if _has_begun_nowhere(this):
+    if _has_hardly_begun(this):
         alike = [name for name in times if times[name] <= ALIKE * times[best]]
         return min(alike, key=lambda name: (streams[name], name != now, times[name]))
     return best if times[now] > GAIN * times[best] else now
@@ -46,37 +47,51 @@ def _streams_on(engine: str, state: PlanningState, but: StreamState) -> int:
     return sum(s.ingest_engine == engine for s in state.streams if s is not but)
 
 
-def _frame_s(
+def _caught_up_s(
     engine: EngineState,
     stream: StreamState,
     costs: CostModel,
     state: PlanningState,
     busy: tuple[Busy, ...],
 ) -> float:
-    """Seconds until one more frame of the stream is computed on an engine."""
-    cost = costs.engines[engine.name]
-    tokens, move_s = stream.frame_tokens, 0.0
-    if _has_begun_nowhere(stream):
-        tokens = max(tokens, stream.history_tokens)
-    if engine.name != stream.ingest_engine:
-        here, there = stream.held.get(engine.name, 0), stream.held.get(stream.ingest_engine, 0)
-        if engine.free_cells + here < stream.history_tokens:
+    """Seconds until the stream's history is computed on an engine, one frame at least, and by which
+    other streams get later for it."""
+    cost, move_s = costs.engines[engine.name], 0.0
+    start = stream.held.get(engine.name, 0)
+    if engine.name == stream.ingest_engine:
+        start += stream.ordered_tokens
+    else:
+        there = stream.held.get(stream.ingest_engine, 0)
+        if engine.free_cells + start < stream.history_tokens:
             return float("inf")
-        tokens += stream.ordered_tokens
-        if there > here:
-            if (stream.ingest_engine, engine.name) in state.importable:
-                move_s = _move_s(there - here, stream.ingest_engine, engine, costs)
-            else:
-                tokens += there - here
+        if there > start and (stream.ingest_engine, engine.name) in state.importable:
+            move_s = _move_s(there - start, stream.ingest_engine, engine, costs)
+            start = there
+    tokens = max(stream.frame_tokens, stream.history_tokens - start)
     own = cost.prefill_s(tokens, stream.history_tokens, engine.chunk_tokens)
-    ahead = cost.prefill_s(engine.ingest_tokens, engine.ingest_history_tokens, engine.chunk_tokens)
+    history = engine.ingest_history_tokens
+    lacking = _lacking(engine, stream, state)
+    before = max(engine.ingest_tokens, sum(lacking))
+    ahead = cost.prefill_s(before, history, engine.chunk_tokens)
+    others = sum(min(own, cost.prefill_s(n, history, engine.chunk_tokens)) for n in lacking)
     factor = costs.slowdown(engine.name, Activity.PREFILL, busy)
     work = factor * (ahead + own)
-    return 2.0 * move_s + min(work / engine.ingest_share, work + _answering_s(engine, cost))
+    waiting = min(work / engine.ingest_share, work + _answering_s(engine, cost))
+    return 2.0 * move_s + waiting + factor * others
 
 
-def _has_begun_nowhere(stream: StreamState) -> bool:
-    return not stream.ordered_tokens and not max(stream.held.values(), default=0)
+def _lacking(engine: EngineState, but: StreamState, state: PlanningState) -> list[int]:
+    """Tokens of the other streams of an engine that are registered and not computed there."""
+    return [
+        max(0, s.history_tokens - s.held.get(engine.name, 0))
+        for s in state.streams
+        if s is not but and s.ingest_engine == engine.name
+    ]
+
+
+def _has_hardly_begun(stream: StreamState) -> bool:
+    """What all histories begin with is not worth a thought."""
+    return stream.ordered_tokens + max(stream.held.values(), default=0) < stream.frame_tokens
 
 
 def _answering_s(engine: EngineState, cost: EngineCosts) -> float:

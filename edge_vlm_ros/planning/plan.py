@@ -28,6 +28,8 @@ class Alternative:
     """By how much it delays other answers, summed over them."""
     ingest_s: float = 0.0
     """By how much it delays frames that are to be ingested."""
+    last_s: float = 0.0
+    """By how much it delays the end of all answers that were asked for so far."""
     share_s: float = 0.0
     """Penalty for an engine that has more than its share of the questions already."""
     blocked: str = ""
@@ -40,7 +42,7 @@ class Alternative:
     def score(self, objective: Objective) -> float:
         """What is to be small, in seconds."""
         own = self.finished_s if objective == "completion" else self.first_token_s
-        return own + self.others_s + self.ingest_s + self.share_s
+        return own + self.others_s + self.ingest_s + self.last_s + self.share_s
 
 
 @dataclass(frozen=True)

@@ -39,20 +39,27 @@ class Sdep:
         load = self.load(state, costs)
         share_s = share_penalties(state, load) if load.sustained else None
         found = compare(state, question, costs, self._objective, share_s=share_s)
-        chosen = self._choose(found)
+        chosen = self._choose(found, state)
         if len(state.engines) > 1 and not question.engine:
             for name in {chosen.prefill_engine, chosen.decode_engine}:
                 if _is_full(state, name):
                     return None
         return Plan("sdep", chosen, tuple(found), self._reason(chosen, found, state))
 
-    def _choose(self, found: list[Alternative]) -> Alternative:
+    def _choose(self, found: list[Alternative], state: PlanningState) -> Alternative:
         ways = usable_ways(found)
         scores = [a.score(self._objective) for a in ways]
         enough = min(scores) * (1.0 + STAY)
         near = [a for a, score in zip(ways, scores, strict=True) if score <= enough]
         staying = [a for a in near if not a.is_handoff and a.path == "local"]
-        return min(staying or near, key=self._order)
+        return min(
+            staying or near,
+            key=lambda way: (
+                self._order(way)[0],
+                _is_full(state, way.decode_engine),
+                self._order(way),
+            ),
+        )
 
     def _order(self, alternative: Alternative) -> tuple[float, ...]:
         """By values alone: names and the order of engines must not matter."""
