@@ -55,7 +55,8 @@ def parse_setup(text: str, kv_type: KvType, cores: Sequence[int] | None = None) 
     and a GPU that share memory; ``soc:10+5`` says how many cores each has. ``cpus`` and
     ``cpus:10+5`` take a second CPU engine in the place of the RPC server, which computes without
     the matrix units and repacked weights that llama.cpp has for its own CPU engines.
-    ``DEVICE,DEVICE``, such as ``cuda:0,cpu``: GPUs with one core each, the others divided. Raises ValueError.
+    ``DEVICE,DEVICE``, such as ``cuda:0,cpu``: GPUs with one core each, the others divided. Raises
+    ValueError.
     """
     usable = sorted(os.sched_getaffinity(0)) if cores is None else list(cores)
     if len(usable) < 2:

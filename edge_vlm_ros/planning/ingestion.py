@@ -23,8 +23,8 @@ def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
     That is after what was ordered on the engine before and what its streams have on their way
     through the encoder, at its ``ingest_share`` while answers run; on another engine than now,
     after importing what is computed and computing again what was ordered here and is not. What is
-    moved counts twice, since it may have to come back; so does by how much the other streams of that
-    engine get later, which take turns with this one. An engine that has no cells for the history
+    moved counts twice, since it may have to come back; what the other streams of that engine, which
+    take turns with this one, get later for it counts too. An engine that has no cells for the history
     is no choice. A history that has hardly begun goes where it is done first, of alike engines to
     the one with fewer streams.
     """
