@@ -13,8 +13,9 @@ from .state import EngineState, PlanningState, StreamState
 GAIN = 1.25
 """Another engine must be so many times faster for ingestion to move: it must not flap."""
 
-ALIKE = 1.05
-"""A stream that begins may take an engine that is so much slower than the fastest."""
+ALIKE = 1.5
+"""A stream that begins takes an engine without streams although it is so much slower: the others
+are free to answer the sooner, which the comparison does not see."""
 
 
 def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
@@ -24,9 +25,9 @@ def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
     through the encoder, at its ``ingest_share`` while answers run; on another engine than now,
     after importing what is computed and computing again what was ordered here and is not. What is
     moved counts twice, since it may have to come back; what the other streams of that engine, which
-    take turns with this one, get later for it counts too. An engine that has no cells for the history
-    is no choice. A history that has hardly begun goes where it is done first, of alike engines to
-    the one with fewer streams.
+    take turns with this one, get later for it counts too. An engine that has no cells for the
+    history is no choice. A history that has hardly begun goes where it is done first, of alike
+    engines to the one with fewer streams.
     """
     this = next(s for s in state.streams if s.name == stream)
     busy, now = busy_with(state), this.ingest_engine

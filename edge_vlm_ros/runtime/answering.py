@@ -27,6 +27,9 @@ from .trunks import Trunks
 
 _logger = logging.getLogger(__name__)
 
+MAX_REPLANNED = 2
+"""Questions in a row that may find no place before no more are tried."""
+
 END_GRACE_S = 3.0
 """How long an engine may take to end an answer: it does so at its next step."""
 
@@ -70,16 +73,26 @@ class Answering:
         self._updated(question, "")
 
     def advance(self, stream: str | None = None) -> None:
-        """Take every question (about ``stream``) as far as it can go now, oldest first."""
+        """Take every question (about ``stream``) as far as it can go now, oldest first. Those that
+        wait for a place on an engine go on when an answer ends, or when all are advanced."""
         for question in list(self.questions.values()):
-            if stream in (None, question.version.stream):
+            if stream is None:
+                question.waits_for_place = False
+            if stream in (None, question.version.stream) and not question.waits_for_place:
                 self._advance(question)
 
-    def _advance_unplaced(self) -> None:
-        """Place what waits for an engine that is free, oldest first."""
-        for question in list(self.questions.values()):
-            if not question.engine:
-                self._advance(question)
+    def _place_waiting(self) -> None:
+        """An engine has a place again: the oldest questions that wait for one are planned anew, and
+        no more once some of them go on waiting. Planning all of them for every answer that ends
+        would take more time than there is under load."""
+        waiting = [question for question in self.questions.values() if question.waits_for_place]
+        left = MAX_REPLANNED
+        for question in waiting:
+            question.waits_for_place = False
+            self._advance(question)
+            left -= question.waits_for_place
+            if not left:
+                return
 
     def _advance(self, question: Question) -> None:
         if question.ending is not None or not question.wants_kv:
@@ -100,8 +113,11 @@ class Answering:
 
     def _place(self, question: Question, epoch: Epoch) -> bool:
         usable = self._usable_engines(question)
+        if not usable:
+            return False
         try:
-            return bool(usable) and self._planner.place(question, epoch, usable)
+            question.waits_for_place = not self._planner.place(question, epoch, usable)
+            return not question.waits_for_place
         except Exception as error:  # nobody would ever come back to this question
             _logger.exception("no plan could be made for answer %d", question.answer_id)
             text = f"no plan could be made: {type(error).__name__}: {error}"
@@ -197,14 +213,14 @@ class Answering:
             question.use.moved_bytes += event.state.n_bytes
         self.handoffs += 1
         self._advance(question)
-        self._advance_unplaced()
+        self._place_waiting()
 
     def finished(self, engine: str, event: AnswerFinished) -> None:
         question = self._running(engine, event.answer_id)
         if question is None:
             return
         if event.reason is FinishReason.ERROR and self._try_elsewhere(question, event.error):
-            self._advance_unplaced()
+            self._place_waiting()
             return
         if event.tail:
             self._updated(question, event.tail)
@@ -325,7 +341,7 @@ class Answering:
         self._planner.question_ended(question, event.reason)
         self._ended(question, event)
         stream.ingest()
-        self._advance_unplaced()
+        self._place_waiting()
 
     def _running(self, engine: str, answer_id: int) -> Question | None:
         """The question, unless it has ended or gone elsewhere."""

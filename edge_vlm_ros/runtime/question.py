@@ -78,6 +78,8 @@ class Question:
     """The last plan made for it."""
     history_tokens: int = 0
     """Of its version, known when it has been planned."""
+    waits_for_place: bool = False
+    """Planned, and to be planned again when an engine has a place for another answer."""
     context_due: float = 0.0
     """When its history is foreseen to be on its engine."""
     running_on: str | None = None
