@@ -96,8 +96,9 @@ def _has_hardly_begun(stream: StreamState) -> bool:
 
 
 def _answering_s(engine: EngineState, cost: EngineCosts) -> float:
-    """About how long the engine's answers take if it does nothing else."""
-    answers = engine.answers
+    """About how long the answers that run now take if the engine does nothing else. Those that wait
+    for their history may wait for this very stream."""
+    answers = [answer for answer in engine.answers if answer.ready_in_s <= 0.0]
     if not answers:
         return 0.0
     running = min(len(answers), engine.max_parallel) if engine.batching else 1

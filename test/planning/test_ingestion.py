@@ -93,6 +93,14 @@ def test_an_engine_that_only_answers_loses_its_stream() -> None:
     assert _decide((gpu, engine("cpu")), streams, TWO) == {"one": "cpu"}
 
 
+def test_answers_that_wait_for_the_history_do_not_drive_it_away() -> None:
+    # The same, but nothing runs yet: the frames have all the time of the engine until then.
+    waiting = tuple(replace(answer, ready_in_s=0.1) for answer in running(500, 500, 500, 500))
+    gpu = engine("gpu", ingest_share=0.1, answers=waiting, ingest_tokens=300)
+    streams = (_stream("one", "gpu", history=1000, ordered=300),)
+    assert _decide((gpu, engine("cpu")), streams, TWO) == {"one": "gpu"}
+
+
 def test_a_history_that_cannot_be_moved_is_not_computed_again_for_little() -> None:
     # 4000 tokens take 0.46 s on the other engine, the 300 tokens of others ahead here 35 ms.
     streams = (_stream("one", "gpu", history=4000),)
