@@ -136,8 +136,8 @@ PLANNING = PlanningStatus(
         CostError("onnx", Activity.ENCODE, 9, 2.0),
     ),
 )
-LOCAL = Alternative("local", "cpu", "cpu", 0.0, 1.0, 4.0, 0.1, 0.2, 0.3)
-IMPORT = Alternative("import", "second", "cpu", 0.25, 0.5, 2.0, 0.4, 0.5, 0.6)
+LOCAL = Alternative("local", "cpu", "cpu", 0.0, 1.0, 4.0, 0.1, 0.2, 0.05, 0.3)
+IMPORT = Alternative("import", "second", "cpu", 0.25, 0.5, 2.0, 0.4, 0.5, 0.25, 0.6)
 BLOCKED = Alternative("import", "gpu", "gpu", 0.0, 0.0, 0.0, blocked="KV types differ")
 PLANNED = PlanRecord(
     answer_id=7,

@@ -43,6 +43,7 @@ def _times(alternative: Alternative, decided_s: float) -> str:
     for what, seconds in (
         ("delays other answers by", alternative.others_s),
         ("delays frames by", alternative.ingest_s),
+        ("delays the end of all by", alternative.last_s),
         ("beyond its share:", alternative.share_s),
     ):
         if seconds:

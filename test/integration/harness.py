@@ -39,10 +39,13 @@ TWO_ENGINES: dict[str, Any] = {
     "engine__second__device": "rpc",
     "engine__second__n_threads": 1,
     "placement__retry_s": 0.2,
+    "planning__calibration": "never",
+    "table__ingest_engine": "cpu",
     "status_period": 0.1,
     "diagnostics__period": 0.1,
 }
-"""Parameters of a node whose second engine is a process of its own."""
+"""Parameters of a node whose second engine is a process of its own. Where frames are computed does
+not depend on how fast this machine is just now."""
 
 ENDED = {
     GoalStatus.STATUS_SUCCEEDED: "succeeded",

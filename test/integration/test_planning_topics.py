@@ -166,7 +166,9 @@ def test_a_trace_is_begun_and_ended_by_service(
 def test_everything_of_a_real_question_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     folder = str(tmp_path)
-    with world(**TWO_ENGINES, planning__calibration_folder=folder) as made:
+    with world(
+        **{**TWO_ENGINES, "planning__calibration": "auto"}, planning__calibration_folder=folder
+    ) as made:
         made.start()
         plans = listen_to_plans(made)
         statuses = heard(made, PlanningStatus, "/edge_vlm/planning")

@@ -325,9 +325,10 @@ def test_a_plan_that_was_just_made() -> None:
     assert (chosen.prefill_engine, chosen.decode_engine) == ("second", "cpu")
     times = (chosen.context_s, chosen.first_token_s, chosen.finished_s)
     assert times == (0.25, 0.5, 2.0)
-    assert (chosen.others_s, chosen.ingest_s, chosen.share_s) == (0.4, 0.5, 0.6)
-    assert chosen.score_s == pytest.approx(0.5 + 0.4 + 0.5 + 0.6), "the first token counts"
-    assert local.score_s == pytest.approx(1.0 + 0.1 + 0.2 + 0.3)
+    delays = (chosen.others_s, chosen.ingest_s, chosen.last_s, chosen.share_s)
+    assert delays == (0.4, 0.5, 0.25, 0.6)
+    assert chosen.score_s == pytest.approx(0.5 + 0.4 + 0.5 + 0.25 + 0.6), "the first token counts"
+    assert local.score_s == pytest.approx(1.0 + 0.1 + 0.2 + 0.05 + 0.3)
     assert (chosen.blocked, blocked.blocked) == ("", "KV types differ")
 
 
