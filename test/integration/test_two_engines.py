@@ -128,7 +128,7 @@ def test_ingestion_moves_while_the_camera_goes_on(two: World) -> None:
     assert moved.success, moved.message
     try:
         two.frames("table", 2, first=first)
-        result = answer(two)
+        result = answer(two, engine="second")
         assert where(result) == ("local", "second", "second")
         assert result.context.last_stamp.sec == first + 2
         assert runtime.stream_status("table").ingest_engine == "second"
