@@ -193,7 +193,7 @@ def test_everything_of_a_real_question_is_seen(tmp_path: Path) -> None:
         assert finished.actual_first_token_s == pytest.approx(result.metrics.ttft_ms / 1e3)
         assert finished.actual_finished_s == pytest.approx(result.metrics.total_ms / 1e3, abs=0.05)
         newest = wait_for(
-            lambda: statuses[-1].decisions and statuses[-1].finished_predictions and statuses[-1],
+            lambda: next((s for s in statuses if s.decisions and s.finished_predictions), None),
             "the decision to be counted",
         )
         assert (newest.policy, list(newest.engines)) == ("sdep", ["cpu", "second"])
