@@ -111,31 +111,12 @@ class LlamaCppEngine:
 
     def status(self) -> EngineStatus:
         """A reading of the counters of the engine's thread; they may be one step apart."""
-        meter = self._meter
-        return EngineStatus(
-            name=self.name,
+        return self._work.status(
             device=self._model.device.text,
             model=self._model.description,
-            exact=self.config.exact,
-            cells=self.n_cells,
-            cells_used=meter.cells_used,
-            cells_reserved=meter.cells_reserved,
-            trunks=len(self._work.trunks),
-            running_answers=len(self._work.answers.running),
-            waiting_answers=len(self._work.answers.waiting),
-            prefill_tokens=meter.prefill_tokens,
-            ingest_tokens=meter.ingest_tokens,
-            generated_tokens=meter.generated_tokens,
-            prefill_tok_s=meter.prefill_rate.value,
-            decode_tok_s=meter.decode_rate.value,
-            busy_s=meter.busy_s,
-            exported_bytes=meter.exported_bytes,
-            imported_bytes=meter.imported_bytes,
-            export_bytes_s=meter.export_rate.value,
-            import_bytes_s=meter.import_rate.value,
-            unordered_tokens=self._context.unordered,
-            memory_weights_bytes=self._model.n_bytes,
-            memory_kv_bytes=self._context.kv_bytes,
+            weights_bytes=self._model.n_bytes,
+            kv_bytes=self._context.kv_bytes,
+            unordered=self._context.unordered,
         )
 
     def take_steps(self) -> list[StepRecord]:

@@ -11,6 +11,7 @@ from .protocol import (
     AppendToTrunk,
     DropTrunk,
     EndAnswer,
+    EngineStatus,
     ExportRange,
     ForkTrunk,
     HurryTrunk,
@@ -77,6 +78,37 @@ class EngineWork:
             self._do(kind)
         self.answers.start_waiting()
         self._core.meter.read(self._core.ledger)
+
+    def status(
+        self, *, device: str, model: str, weights_bytes: int, kv_bytes: int, unordered: int
+    ) -> EngineStatus:
+        """A reading from any thread; counters may be one step apart."""
+        core, meter = self._core, self._core.meter
+        return EngineStatus(
+            name=core.config.name,
+            device=device,
+            model=model,
+            exact=core.config.exact,
+            cells=core.context.n_ctx,
+            cells_used=meter.cells_used,
+            cells_reserved=meter.cells_reserved,
+            trunks=len(self.trunks),
+            running_answers=len(self.answers.running),
+            waiting_answers=len(self.answers.waiting),
+            prefill_tokens=meter.prefill_tokens,
+            ingest_tokens=meter.ingest_tokens,
+            generated_tokens=meter.generated_tokens,
+            prefill_tok_s=meter.prefill_rate.value,
+            decode_tok_s=meter.decode_rate.value,
+            busy_s=meter.busy_s,
+            exported_bytes=meter.exported_bytes,
+            imported_bytes=meter.imported_bytes,
+            export_bytes_s=meter.export_rate.value,
+            import_bytes_s=meter.import_rate.value,
+            unordered_tokens=unordered,
+            memory_weights_bytes=weights_bytes,
+            memory_kv_bytes=kv_bytes,
+        )
 
     def close(self) -> None:
         self.answers.close()

@@ -27,7 +27,6 @@ from edge_vlm_ros.engines.protocol import (
     TokensGenerated,
     VersionComputed,
 )
-from edge_vlm_ros.engines.step_record import StepRecord
 from edge_vlm_ros.history import BindingError, NewestRegistered, Version
 from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
@@ -42,13 +41,12 @@ from .engine_slots import EngineSaid, EngineSlots, EngineStarted
 from .listener import RuntimeListener
 from .messages import Call, CancelRequested, FrameArrived, InvalidFrame, Stop
 from .path import Path
-from .plan_text import plan_text
 from .planner import Planner
 from .prompt import PromptTemplate
 from .question import Question, seconds_to_deadline
 from .status import PlanRecord, QuestionStatus
 from .stream import MAX_APPEND_ATTEMPTS, Drop, StreamState
-from .trace import QuestionTimes, TraceWriter
+from .tracing import Tracing
 from .trunks import Trunks
 
 _logger = logging.getLogger(__name__)
@@ -93,10 +91,10 @@ class Coordinator:
         self._on_idle: list[Callable[[], None]] = []
         planner.planned = self._planned
         planner.ended = self._plan_ended
-        planner.stepped = self._stepped
+        self.tracing = Tracing(planner.collect, clock)
+        planner.stepped = self.tracing.stepped
         for state in self.streams.values():
             state.choose_engine = planner.ingest_engine
-        self._trace: TraceWriter | None = None
 
     # ---------------------------------------------------------------- loop
     def run(self) -> None:
@@ -109,8 +107,7 @@ class Coordinator:
                 message = None
             if isinstance(message, Stop):
                 self.answering.end_all_here(FinishReason.CANCELLED, "the runtime was closed")
-                if self._trace is not None:
-                    self.stop_trace()
+                self.tracing.close()
                 return
             try:
                 self.step(message)
@@ -124,8 +121,7 @@ class Coordinator:
     def step(self, message: object | None) -> None:
         """Handle one message, or None when ``patience`` has passed without one."""
         self.planner.observe()
-        if self._trace is not None:
-            self._trace.tick()
+        self.tracing.tick()
         self._handle(message)
         self.answering.end_overdue(self._clock())
         self.slots.retry_due(self._clock())
@@ -365,8 +361,7 @@ class Coordinator:
         metrics = question.metrics(self._clock(), event.running_answers, self._cache.stats())
         assert question.context is not None
         result = question.result(event, question.context, metrics)
-        if self._trace is not None:
-            self._trace.add_question(_times(question, event, self._clock()))
+        self.tracing.ended(question, event)
         self.committing.ended(question, result)
         if not self.answering.questions:
             waiting, self._on_idle = self._on_idle, []
@@ -386,35 +381,13 @@ class Coordinator:
         _logger.warning("answer %d goes on on %s: %s", question.answer_id, question.engine, why)
         self._tell(self._listener.answer_moved, question.answer, question.engine, why)
 
-    # ---------------------------------------------------------------- plans and traces
+    # ---------------------------------------------------------------- plans
     def _planned(self, record: PlanRecord) -> None:
-        if self._trace is not None:
-            self._trace.add_plan(record.answer_id, self._clock(), plan_text(record))
+        self.tracing.planned(record)
         self._tell(self._listener.plan_made, record)
 
     def _plan_ended(self, record: PlanRecord) -> None:
         self._tell(self._listener.plan_finished, record)
-
-    def _stepped(self, name: str, steps: list[StepRecord]) -> None:
-        if self._trace is not None:
-            self._trace.add_steps(name, steps)
-
-    def start_trace(self, path: str) -> None:
-        """Write every step from now on to a file. Raises OSError, or ValueError when a trace is
-        being written or the path is not absolute."""
-        if self._trace is not None:
-            raise ValueError("a trace is being written: stop it first")
-        self.planner.collect()  # what came before is not part of it
-        self._trace = TraceWriter(path)
-
-    def stop_trace(self) -> int:
-        """Returns the number of events written. Raises ValueError when no trace is written."""
-        if self._trace is None:
-            raise ValueError("no trace is being written: start one with the path of a file")
-        self.planner.collect()
-        trace, self._trace = self._trace, None
-        trace.close()
-        return trace.events
 
     # ---------------------------------------------------------------- ends
     def end_all(self, done: Callable[[], None]) -> None:
@@ -444,17 +417,3 @@ class Coordinator:
             method(*arguments)
         except Exception:
             _logger.exception("the listener failed in %s", getattr(method, "__name__", method))
-
-
-def _times(question: Question, event: AnswerFinished, now: float) -> QuestionTimes:
-    return QuestionTimes(
-        answer_id=question.answer_id,
-        stream=question.version.stream,
-        arrived=question.arrived,
-        context_ready=question.context_ready,
-        first_token=question.first_token,
-        finished=now,
-        engine=question.engine,
-        path=question.use.path.value,
-        finish_reason=event.reason.value,
-    )

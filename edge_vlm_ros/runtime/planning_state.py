@@ -95,7 +95,7 @@ class StateReader:
         growing = [record for record in records if record.tokens_to_compute]
         to_compute = sum(record.tokens_to_compute for record in growing)
         cell_bytes = self._slots.cell_bytes(name)
-        to_export, to_import = self._trunks.transfers(name)
+        to_export, to_import = self._trunks.outlook.transfers(name)
         to_import += sum(record.tokens_to_import for record in records)
         return EngineState(
             name=name,
@@ -104,7 +104,7 @@ class StateReader:
             ingest_share=config.ingest_share,
             batching=self._slots.engine(name).batching,
             cell_bytes=cell_bytes,
-            free_cells=self._trunks.free_cells(name),
+            free_cells=self._trunks.outlook.free_cells(name),
             answers=tuple(answers),
             ingest_tokens=to_compute,
             ingest_history_tokens=(
@@ -141,12 +141,12 @@ class StateReader:
         record, tokens = self._trunks.table.get(engine, stream, epoch.number), epoch.tokens(n)
         if record is not None and record.computed.n >= n:
             return Held(tokens, tokens)
-        cached = self._trunks.cached(stream, epoch, n, engine)
+        cached = self._trunks.outlook.cached(stream, epoch, n, engine)
         if record is None:
             return Held(cached=cached)
         return Held(
             computed=min(tokens, record.computed.tokens),
-            submitted=min(tokens, self._trunks.ordered_tokens(record)),
+            submitted=min(tokens, self._trunks.outlook.ordered_tokens(record)),
             cached=cached,
             reserved=record.cells if record.reserved else 0,
         )

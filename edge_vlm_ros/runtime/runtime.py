@@ -236,11 +236,11 @@ class Runtime:
         Raises OSError when the file cannot be made, ValueError when a trace is being written or
         the path is not absolute."""
         coordinator = self._loaded()
-        self._on_loop(lambda: coordinator.start_trace(path))
+        self._on_loop(lambda: coordinator.tracing.start(path))
 
     def stop_trace(self) -> int:
         """End the trace; returns the number of events in it. Raises ValueError without one."""
-        return self._on_loop(self._loaded().stop_trace)
+        return self._on_loop(self._loaded().tracing.stop)
 
     # ---------------------------------------------------------------- readings
     def describe(self, stream: str) -> list[str]:

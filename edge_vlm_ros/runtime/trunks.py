@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from edge_vlm_ros.engines.protocol import (
     AppendFailed,
@@ -18,7 +17,6 @@ from edge_vlm_ros.engines.protocol import (
     ImportIntoTrunk,
     Origin,
     RangeExported,
-    Segment,
     TrunkId,
     VersionComputed,
 )
@@ -35,22 +33,13 @@ from .config import PlacementConfig
 from .engine_slots import EngineSlots
 from .exports import Exports
 from .path import Path
+from .trunk_outlook import TrunkOutlook
+from .trunk_source import TrunkSource
 
 _logger = logging.getLogger(__name__)
 
 _LEAST_FORK_N = 2
 """What all histories of a model start with is sooner computed than looked up."""
-
-
-class TrunkSource(Protocol):
-    """What is needed of a stream to put its history onto an engine."""
-
-    @property
-    def name(self) -> str: ...
-
-    def segments(self, epoch: Epoch, n: int) -> tuple[Segment, ...]:
-        """What item ``n`` (from 1) of an epoch is computed from; the item is encoded."""
-        ...
 
 
 class Trunks:
@@ -79,6 +68,9 @@ class Trunks:
         self._cut_short = False
         self._evicted: set[tuple[str, str, int]] = set()
         self._is_ingest = is_ingest
+        self.outlook = TrunkOutlook(
+            self.table, self.snapshots, self._exports, slots, self._capacity
+        )
         self._budget = CellBudget(self.table, self._capacity, is_ingest, self._evict, clock)
 
     # ---------------------------------------------------------------- questions
@@ -115,33 +107,6 @@ class Trunks:
                 record.last_use = self._clock()
                 self._budget.note_freed()
         self._budget.leave(question, engine)
-
-    def cached(self, source: str, epoch: Epoch, n: int, engine: str) -> int:
-        """Tokens of version ``n``, which is encoded, that ``engine`` would have with what lies in
-        host memory; 0 when that is of no use."""
-        record = self.table.get(engine, source, epoch.number)
-        start = 0 if record is None else record.submitted.n
-        if start >= n or not len(self.snapshots):
-            return 0
-        layout = self._slots.engine(engine).layout
-        ends = [boundary(epoch, at) for at in range(start, n + 1)]
-        reached = self.snapshots.reach(layout, ends)
-        return reached.tokens if reached.n > start else 0
-
-    def free_cells(self, engine: str) -> int:
-        """Cells that a history could take: those of trunks that may be evicted included."""
-        kept = sum(record.cells for record in self.table.on_engine(engine) if record.reserved)
-        return self._capacity(engine) - kept
-
-    def ordered_tokens(self, record: TrunkRecord) -> int:
-        """Where a trunk will be when all that was sent is carried out, exports for it included."""
-        if record.export is None:
-            return record.submitted.tokens
-        return max(record.submitted.tokens, self._exports.stop_tokens(record.export))
-
-    def transfers(self, engine: str) -> tuple[int, int]:
-        """Tokens that the engine was asked to export, and those on their way into it."""
-        return self._exports.tokens_from(engine), self._exports.tokens_to(engine)
 
     def seconds_to_retry(self, now: float) -> float | None:
         """When ``take_retry`` should be called even if nothing else happens."""

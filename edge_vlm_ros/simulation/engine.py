@@ -158,31 +158,12 @@ class SimulatedEngine:
             self._call_at(self._machine.clock())
 
     def status(self) -> EngineStatus:
-        meter, answers = self._core.meter, self._work.answers
-        return EngineStatus(
-            name=self.name,
+        return self._work.status(
             device=self.config.device,
             model="simulated",
-            exact=self.config.exact,
-            cells=self.n_cells,
-            cells_used=meter.cells_used,
-            cells_reserved=meter.cells_reserved,
-            trunks=len(self._work.trunks),
-            running_answers=len(answers.running),
-            waiting_answers=len(answers.waiting),
-            prefill_tokens=meter.prefill_tokens,
-            ingest_tokens=meter.ingest_tokens,
-            generated_tokens=meter.generated_tokens,
-            prefill_tok_s=meter.prefill_rate.value,
-            decode_tok_s=meter.decode_rate.value,
-            busy_s=meter.busy_s,
-            exported_bytes=meter.exported_bytes,
-            imported_bytes=meter.imported_bytes,
-            export_bytes_s=meter.export_rate.value,
-            import_bytes_s=meter.import_rate.value,
-            unordered_tokens=0,
-            memory_weights_bytes=0,
-            memory_kv_bytes=self.n_cells * self._shape.cell_bytes,
+            weights_bytes=0,
+            kv_bytes=self.n_cells * self._shape.cell_bytes,
+            unordered=0,
         )
 
     def take_steps(self) -> list[StepRecord]:

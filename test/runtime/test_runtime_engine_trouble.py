@@ -123,3 +123,19 @@ def test_what_no_engine_can_compute_ends_with_the_reason(
     result = two.ask("table", QUESTION).result(PATIENCE_S)
     assert result.finish_reason is FinishReason.ERROR and "out of luck" in result.error
     assert two.question_status().pending == 0
+
+
+def test_a_question_for_which_no_plan_can_be_made_ends_with_the_reason(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = start()
+    show(runtime, "table", clip(1).frames(2))
+    settle(runtime)
+    planner = runtime._loaded().planner
+    with monkeypatch.context() as broken:
+        broken.setattr(planner.policy, "plan", lambda *_: 1 / 0)
+        result = runtime.ask("table", QUESTION).result(PATIENCE_S)
+    assert result.finish_reason is FinishReason.ERROR
+    assert "no plan could be made: ZeroDivisionError" in result.error
+    assert runtime.question_status().pending == 0
+    assert not runtime.ask("table", QUESTION).result(PATIENCE_S).error
