@@ -72,7 +72,7 @@ def measure_policies(
     profile = with_digest(model.profile)
     streams = burst(streams=STREAMS).streams
     settings = Settings(profile, streams, plan.setup.cpus, plan.objective)
-    models = Models(profile)
+    models = Models(profile, plan.setup.engines)
     try:
         bench = _Bench(settings, plan, models, results, tell)
         if "burst" in plan.workloads:

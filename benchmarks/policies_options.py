@@ -11,7 +11,8 @@ def add_policies_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("policies")
     group.add_argument(
         "--setup", default="soc", metavar="SETUP",
-        help="soc, soc:N+N (cores of a CPU engine and an RPC server) or DEVICE,DEVICE; "
+        help="soc:N+N (cores of a CPU engine and an RPC server that compute alike), rpc:N+N (the "
+        "CPU engine with rearranged weights), cpus:N+N (two CPU engines) or DEVICE,DEVICE; "
         "default: %(default)s",
     )  # fmt: skip
     group.add_argument("--model", default="0.5b", choices=("demo", "0.5b", "3b"))

@@ -53,8 +53,8 @@ class Models(EngineMaker):
     """Models that stay loaded from one Runtime to the next, on their devices. Nothing else stays:
     contexts, KV, caches, rates and what was learnt are made anew."""
 
-    def __init__(self, profile: ModelProfile) -> None:
-        super().__init__(profile, lambda fraction: None)
+    def __init__(self, profile: ModelProfile, engines: Sequence[EngineConfig]) -> None:
+        super().__init__(profile, engines, lambda fraction: None)
 
     def close(self) -> None:
         """A Runtime calls this; ``free`` is for the end."""
@@ -148,7 +148,7 @@ def running(
     runtime = Runtime(settings.config(engines, policy), witness)
     with (
         pinned(settings.cpus),
-        mock.patch.object(runtime_module, "EngineMaker", lambda profile, progress: models),
+        mock.patch.object(runtime_module, "EngineMaker", lambda *given: models),
         mock.patch.object(runtime_module, "verify_files", lambda profile: None),  # read once
     ):
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from edge_vlm_ros.engines.config import EngineConfig, KvType
@@ -19,8 +19,8 @@ MODELS: dict[ModelName, tuple[str, str]] = {
 }
 MAX_PARALLEL = 8
 """As many answers as a burst has: batching is at its best, for one engine as for two."""
-_SECOND = {"soc": ("rpc", "rpc"), "cpus": ("second", "cpu")}
-"""Name and device of the second engine."""
+_SECOND = {"soc": "rpc", "rpc": "rpc", "cpus": "second"}
+"""Name of the second engine."""
 _FEW_CORES = 4
 """With fewer cores all are the engines', which share them with the rest of the process."""
 
@@ -52,9 +52,10 @@ def endless_model(name: ModelName) -> BenchmarkModel:
 
 def parse_setup(text: str, kv_type: KvType, cores: Sequence[int] | None = None) -> Setup:
     """``soc``: a CPU engine on two thirds of the cores and an RPC server on the others, like a CPU
-    and a GPU that share memory; ``soc:10+5`` says how many cores each has. ``cpus`` and
-    ``cpus:10+5`` take a second CPU engine in the place of the RPC server, which computes without
-    the matrix units and repacked weights that llama.cpp has for its own CPU engines.
+    and a GPU that share memory; ``soc:10+5`` says how many cores each has. An RPC server computes
+    without the matrix units and rearranged weights that llama.cpp has for its own CPU engines, so
+    the CPU engine does without them too: a core of either is as fast. ``rpc:10+5`` lets the CPU
+    engine have them, ``cpus:10+5`` takes a second CPU engine in the place of the RPC server.
     ``DEVICE,DEVICE``, such as ``cuda:0,cpu``: GPUs with one core each, the others divided. Raises
     ValueError.
     """
@@ -64,20 +65,18 @@ def parse_setup(text: str, kv_type: KvType, cores: Sequence[int] | None = None) 
     own = usable[-1:] if len(usable) >= _FEW_CORES else []
     free = usable[: len(usable) - len(own)]
     kind, _, counts = text.partition(":")
-    if kind in ("soc", "cpus"):
+    if kind in _SECOND:
         first, second = _soc_cores(counts, len(free))
-        engines = (
-            _engine("cpu", "cpu", free[:first], kv_type),
-            _engine(*_SECOND[kind], free[first : first + second], kv_type),
-        )
-        wide = EngineConfig(
-            name="cpu", kv_type=kv_type, max_parallel=MAX_PARALLEL, cpus=tuple(free)
-        )
-        return Setup(f"{kind}:{first}+{second}", engines, tuple(own), wide)
+        cpu = _engine("cpu", "cpu", free[:first], kv_type, repack=kind != "soc")
+        name, device = _SECOND[kind], "cpu" if kind == "cpus" else "rpc"
+        other = _engine(name, device, free[first : first + second], kv_type)
+        wide = replace(cpu, cpus=tuple(free))
+        return Setup(f"{kind}:{first}+{second}", (cpu, other), tuple(own), wide)
     devices = text.split(",")
     if len(devices) != 2 or len(set(devices)) != 2:
         raise ValueError(
-            f"engines are soc, soc:N+N, cpus, cpus:N+N or two different devices, not {text!r}"
+            f"engines are soc, rpc or cpus, each also with :N+N, or two different devices, not "
+            f"{text!r}"
         )
     return Setup(text, tuple(_deal(devices, free, kv_type)), tuple(own))
 
@@ -108,13 +107,16 @@ def _deal(devices: Sequence[str], cores: list[int], kv_type: KvType) -> list[Eng
     ]
 
 
-def _engine(name: str, device: str, cores: Sequence[int], kv_type: KvType) -> EngineConfig:
+def _engine(
+    name: str, device: str, cores: Sequence[int], kv_type: KvType, *, repack: bool = True
+) -> EngineConfig:
     return EngineConfig(
         name=name,
         device="cuda:0" if device == "cuda" else device,
         cpus=tuple(cores),
         kv_type=kv_type,
         max_parallel=MAX_PARALLEL,
+        repack=repack,
     )
 
 

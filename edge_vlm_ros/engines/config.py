@@ -29,7 +29,9 @@ class EngineConfig:
     no ``cpus`` it leaves one core to the rest of the node. ``n_ctx`` 0 sizes the KV cache for the
     streams and answers configured. ``ingest_share`` is the part of the engine's time that ingestion
     gets while answers are running too. ``transfer_tokens`` is the longest range of KV that is
-    exported or imported in one step, so the longest that a running answer waits for it.
+    exported or imported in one step, so the longest that a running answer waits for it. ``repack``
+    lets a CPU engine keep a rearranged copy of the weights, in which it computes faster (AMX tiles,
+    interleaved blocks); without it the file's own pages are used, which all processes share.
     """
 
     name: str = "cpu"
@@ -44,6 +46,7 @@ class EngineConfig:
     cpus: tuple[int, ...] = ()
     allow_remote: bool = False
     transfer_tokens: int = 256
+    repack: bool = True
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.name):

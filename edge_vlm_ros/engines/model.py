@@ -33,9 +33,10 @@ _backend_ready = False
 class LlamaModel:
     """Weights on one device and their vocabulary. Several contexts may share them.
 
-    On the CPU nothing is ever handed to a GPU. On another device all layers are there; only the
-    token embeddings stay with the CPU. ``digest`` is the SHA-256 of the file, 32 bytes, read from
-    the file when it is asked for and not given.
+    On the CPU nothing is ever handed to a GPU; ``repack`` allows it a rearranged private copy of
+    the weights (llama.cpp's extra buffer types), else it computes in the file's mapped pages. On
+    another device all layers are there; only the token embeddings stay with the CPU. ``digest`` is
+    the SHA-256 of the file, 32 bytes, read from the file when it is asked for and not given.
 
     The vocabulary's methods may be called from any thread. Raises ModelLoadError when the file
     cannot be loaded, UnsupportedModelError when its state cannot be forked at any position and
@@ -49,6 +50,7 @@ class LlamaModel:
         *,
         device: Device = CPU,
         digest: bytes | None = None,
+        repack: bool = True,
     ) -> None:
         _init_backend()
         if not path.is_file():
@@ -56,7 +58,7 @@ class LlamaModel:
         self.path = path
         self.device = device
         self._digest = digest
-        self.handle = device.call(lambda: _load(path, progress, device))
+        self.handle = device.call(lambda: _load(path, progress, device, repack))
         try:
             self._refuse_unsupported()
         except UnsupportedModelError:
@@ -177,7 +179,7 @@ class LlamaModel:
             )
 
 
-def _load(path: Path, progress: Progress | None, device: Device) -> object:
+def _load(path: Path, progress: Progress | None, device: Device, repack: bool) -> object:
     @llama.llama_progress_callback  # type: ignore[untyped-decorator]
     def report(fraction: float, _user_data: object) -> bool:
         if progress is not None:
@@ -186,6 +188,7 @@ def _load(path: Path, progress: Progress | None, device: Device) -> object:
 
     params = llama.llama_model_default_params()
     params.split_mode = llama.LLAMA_SPLIT_MODE_NONE
+    params.use_extra_bufts = repack
     devices = ggml.address_array([device.handle, None])
     if device.is_cpu:
         # n_gpu_layers = 0 alone would still hand large batches to a GPU of the same build.

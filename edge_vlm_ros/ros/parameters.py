@@ -282,6 +282,12 @@ ENGINE_PARAMETERS: tuple[ParameterSpec, ...] = (
         range=(1, 65536),
     ),
     ParameterSpec(
+        "repack",
+        True,
+        "Let an engine on the CPU keep a rearranged copy of the weights, in which it computes "
+        "faster. false: no copy, the memory of the model's file is all it takes",
+    ),
+    ParameterSpec(
         "ingest_share",
         0.3,
         "Part of the engine's time that ingesting frames gets while answers are running",

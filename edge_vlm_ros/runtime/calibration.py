@@ -198,6 +198,7 @@ def _engine_key(slots: EngineSlots, name: str) -> dict[str, Any]:
         "max_parallel": config.max_parallel,
         "chunk_tokens": config.chunk_tokens,
         "transfer_tokens": config.transfer_tokens,
+        "repack": config.repack,
     }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from edge_vlm_ros.engines.config import EngineConfig
@@ -31,17 +31,24 @@ class EngineSizes:
 class EngineMaker:
     """Engines on one device share one model object: its weights are there once.
 
-    The CPU's model is loaded at once, for its vocabulary too, and stays. Another device's is
+    The CPU's model is loaded at once, for its vocabulary too, and stays; it is rearranged only if
+    one of ``engines`` computes in it that way. Another device's is
     loaded with its first engine and again after the device was lost. Raises ModelLoadError and
     what else LlamaModel raises.
     """
 
-    def __init__(self, profile: ModelProfile, progress: Callable[[float], None]) -> None:
+    def __init__(
+        self,
+        profile: ModelProfile,
+        engines: Sequence[EngineConfig],
+        progress: Callable[[float], None],
+    ) -> None:
         self._profile = profile
         self._digest = bytes.fromhex(profile.language.sha256) if profile.language.sha256 else None
         self._lock = threading.Lock()
-        self.vocabulary = self._load(CPU, progress)
-        self._models: dict[str, LlamaModel] = {CPU.text: self.vocabulary}
+        first = EngineConfig(repack=any(e.device == CPU.text and e.repack for e in engines))
+        self.vocabulary = self._load(CPU, first.repack, progress)
+        self._models: dict[str, LlamaModel] = {_device_key(first): self.vocabulary}
         self._devices: dict[str, Device] = {}
         self._sizes: EngineSizes | None = None
 
@@ -102,17 +109,19 @@ class EngineMaker:
                 )
                 self._devices[key] = opened
                 try:
-                    self._models[key] = self._load(opened, lambda fraction: None)
+                    self._models[key] = self._load(opened, config.repack, lambda fraction: None)
                 except BaseException:
                     self._devices.pop(key).close()
                     raise
             return self._models[key]
 
-    def _load(self, device: Device, progress: Callable[[float], None]) -> LlamaModel:
+    def _load(self, device: Device, repack: bool, progress: Callable[[float], None]) -> LlamaModel:
         path = self._profile.language.file
-        return LlamaModel(path, progress, device=device, digest=self._digest)
+        return LlamaModel(path, progress, device=device, digest=self._digest, repack=repack)
 
 
 def _device_key(config: EngineConfig) -> str:
     """Engines with equal keys share weights: an own server belongs to one engine alone."""
-    return f"rpc of {config.name}" if config.device == "rpc" else config.device
+    if config.device == "rpc":
+        return f"rpc of {config.name}"
+    return config.device if config.repack or config.device != CPU.text else "cpu, not rearranged"

@@ -97,7 +97,11 @@ class Runtime:
                 raise RuntimeError("the runtime is loaded already")
             report("checking files", 0.0)
             verify_files(profile)
-            self._maker = EngineMaker(profile, lambda fraction: report("language model", fraction))
+            self._maker = EngineMaker(
+                profile,
+                self.config.engines,
+                lambda fraction: report("language model", fraction),
+            )
             undo.callback(self._maker.close)
             report("vision encoder", 0.0)
             encoder = OnnxEncoder(profile.encoder, threads=self.config.vision.n_threads)

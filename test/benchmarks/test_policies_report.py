@@ -67,7 +67,9 @@ def test_two_engines_like_a_soc_leave_one_core_to_everything_else(
     assert cores_of("soc", 2, monkeypatch) == [(0,), (1,), ()]
     setup = parse_setup("soc", "q8_0")
     assert setup.wide is not None and setup.wide.cpus == (0, 1)
-    assert [e.device for e in setup.engines] == ["cpu", "rpc"]
+    assert [(e.device, e.repack) for e in setup.engines] == [("cpu", False), ("rpc", True)]
+    assert not setup.wide.repack and parse_setup("rpc", "q8_0").engines[0].repack
+    assert [e.device for e in parse_setup("cpus", "q8_0").engines] == ["cpu", "cpu"]
 
 
 def test_a_gpu_gets_one_core_and_the_cpu_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

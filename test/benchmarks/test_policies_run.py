@@ -33,7 +33,7 @@ def carry(
     profile: ModelProfile, workload: Workload, *, strictly: bool = False, grace_s: float = 0.0
 ) -> Run:
     settings = Settings(profile, workload.streams, (), "completion")
-    models = Models(profile)
+    models = Models(profile, ENGINES)
     try:
         with running(settings, ENGINES, "batched:cpu", models) as (runtime, witness):
             return Carrier(runtime, witness, workload).carry(KEY, grace_s, strictly=strictly)
@@ -90,7 +90,7 @@ def test_a_model_that_ends_its_answers_is_refused() -> None:
 
 
 def test_models_are_loaded_once(profile: ModelProfile) -> None:
-    models = Models(profile)
+    models = Models(profile, ENGINES)
     try:
         vocabulary = models.vocabulary
         settings = Settings(profile, WORKLOAD.streams, (), "completion")

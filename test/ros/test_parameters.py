@@ -191,6 +191,7 @@ def test_an_engines_values_reach_its_configuration() -> None:
         "max_parallel": 2,
         "chunk_tokens": 16,
         "transfer_tokens": 99,
+        "repack": False,
         "ingest_share": 0.5,
     }
     assert engine_config("second", values, allow_remote=True) == EngineConfig(
@@ -204,6 +205,7 @@ def test_an_engines_values_reach_its_configuration() -> None:
         max_parallel=2,
         chunk_tokens=16,
         transfer_tokens=99,
+        repack=False,
         ingest_share=0.5,
         allow_remote=True,
     )

@@ -224,7 +224,7 @@ class Loaded:
             EngineConfig(name="second", device="rpc", n_threads=1),
         )
         self.profile = demo_profile()
-        self.maker = EngineMaker(self.profile, lambda done: None)
+        self.maker = EngineMaker(self.profile, (), lambda done: None)
         self.prompt: PromptTemplate = prompt_template(self.profile, self.maker.vocabulary)
         room = answer_cells(QUESTIONS)
         self.maker.set_sizes(
