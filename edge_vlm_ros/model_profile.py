@@ -58,7 +58,8 @@ class EncoderProfile(_Part):
     """The vision encoder and how camera pixels become its input.
 
     An input value is ``(pixel * scale - mean) / std``, per channel in RGB order. ``size`` is
-    (height, width) in pixels.
+    (height, width) in pixels. ``grid`` is (rows, columns) of the tokens, and must be given for
+    language models with M-RoPE (Qwen2-VL, Qwen2.5-VL, Qwen3-VL), only for them.
     """
 
     type: Literal["onnx"]
@@ -77,7 +78,17 @@ class EncoderProfile(_Part):
     layout: Literal["nchw", "nhwc"] = "nchw"
     n_tokens: Positive
     n_embd: Positive
+    grid: tuple[Positive, Positive] | None = None
     reference: ProfilePath
+
+    @model_validator(mode="after")
+    def _grid_has_all_tokens(self) -> EncoderProfile:
+        if self.grid is not None and self.grid[0] * self.grid[1] != self.n_tokens:
+            raise ValueError(
+                f"grid {self.grid[0]} x {self.grid[1]} does not have the {self.n_tokens} cells "
+                "that n_tokens says"
+            )
+        return self
 
 
 class TemplateProfile(_Part):

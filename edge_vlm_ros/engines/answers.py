@@ -102,18 +102,18 @@ class Answers:
         # Where shapes matter, tokens generated elsewhere are computed as they would have been here.
         chunk = branch.next_chunk(most, most if self._core.batching else 1)
         n = len(chunk)
-        stop = branch.position + n
+        stop = branch.n_tokens + n
         complete = stop == branch.command.start.tokens + len(branch.to_prefill)
-        positions = range(branch.position, stop)
+        places = range(branch.n_tokens, stop)
         wants_logits = [False] * (n - 1) + [complete]
         began = self._core.clock()
         try:
-            self._core.context.decode_tokens(chunk, positions, [branch.sequence] * n, wants_logits)
+            self._core.context.decode_tokens(chunk, places, [branch.sequence] * n, wants_logits)
         except DecodeError as error:
             self._finish(branch, FinishReason.ERROR, str(error))
             return 0
         seconds, label = self._core.clock() - began, f"answer {branch.command.answer_id}"
-        self._core.log_step(Activity.PREFILL, seconds, n, 1, branch.position, label)
+        self._core.log_step(Activity.PREFILL, seconds, n, 1, branch.n_tokens, label)
         self._advance(branch, n)
         if complete:
             branch.phase = Phase.DECODE
@@ -154,7 +154,7 @@ class Answers:
         except SnapshotError as error:
             self._finish(branch, FinishReason.ERROR, str(error))
             return
-        branch.position = stop.tokens
+        branch.n_tokens = stop.tokens
         branch.phase = Phase.DECODE
 
     def _hand_off(self, branch: Branch) -> None:
@@ -170,12 +170,12 @@ class Answers:
 
     def _decode(self, branches: list[Branch]) -> int:
         n = len(branches)
-        history = sum(branch.position for branch in branches) // n
+        history = sum(branch.n_tokens for branch in branches) // n
         began = self._core.clock()
         try:
             self._core.context.decode_tokens(
                 [branch.token_ids[-1] for branch in branches],
-                [branch.position for branch in branches],
+                [branch.n_tokens for branch in branches],
                 [branch.sequence for branch in branches],
                 [True] * n,
             )
@@ -192,14 +192,14 @@ class Answers:
     def _isolate_failure(self, branches: list[Branch], error: DecodeError) -> int:
         """One bad row must not end the other answers of its batch; returns rows computed."""
         for branch in branches:
-            self._core.context.trim(branch.sequence, branch.position)
+            self._core.context.trim(branch.sequence, branch.n_tokens)
         if len(branches) == 1:
             self._finish(branches[0], FinishReason.ERROR, str(error))
             return 0
         return sum([self._decode([branch]) for branch in branches])
 
     def _advance(self, branch: Branch, n: int) -> None:
-        branch.position += n
+        branch.n_tokens += n
         self._core.ledger.grow(branch.sequence, n)
 
     def _sample(self, branch: Branch, row: int) -> None:

@@ -12,15 +12,16 @@ from numpy.typing import NDArray
 
 
 class Batch:
-    """Buffers for up to ``capacity`` rows, filled anew for every call.
+    """Buffers for up to ``capacity`` rows, filled anew for every call. A row of embeddings has
+    ``n_sections`` positions, a token one.
 
     The structures that llama.cpp reads point into the buffers for good: setting them up costs as
     much Python time as all the rest of a decode step.
     """
 
-    def __init__(self, capacity: int) -> None:
+    def __init__(self, capacity: int, n_sections: int = 1) -> None:
         self._tokens = np.zeros(capacity, np.int32)
-        self._positions = np.zeros(capacity, np.int32)
+        self._positions = np.zeros(n_sections * capacity, np.int32)
         self._sequences = np.zeros(capacity, np.int32)
         self._wants_logits = np.zeros(capacity, np.int8)
         self._one_sequence = np.ones(capacity, np.int32)
@@ -45,12 +46,12 @@ class Batch:
         return self._of_tokens
 
     def of_embeddings(
-        self, embeddings: NDArray[np.float32], first_position: int, sequence: int
+        self, embeddings: NDArray[np.float32], positions: NDArray[np.int32], sequence: int
     ) -> llama.llama_batch:
-        """One row per embedding, no logits; valid until the next call and while ``embeddings``
-        lives."""
+        """One row per embedding with positions int32 [n_sections, n], no logits; valid until the
+        next call and while ``embeddings`` lives."""
         n = len(embeddings)
-        self._positions[:n] = np.arange(first_position, first_position + n)
+        self._positions[: positions.size] = positions.ravel()
         self._sequences[:n] = sequence
         self._wants_logits[:n] = 0
         self._of_embeddings.embd = _pointer(embeddings, ctypes.c_float)

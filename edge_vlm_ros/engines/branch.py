@@ -35,7 +35,8 @@ def cells_needed(command: StartAnswer) -> int:
 def suffix_boundary(start: Boundary, tokens: tuple[int, ...]) -> Boundary:
     """Where a branch is that has computed ``tokens`` behind ``start``, as if they were a turn."""
     identity = extend_identity(start.identity, TextItem(tokens, TextRole.TURN), None)
-    return Boundary(start.n + 1, start.tokens + len(tokens), identity)
+    n = len(tokens)
+    return Boundary(start.n + 1, start.tokens + n, identity, start.positions + n)
 
 
 class Branch:
@@ -54,7 +55,7 @@ class Branch:
         self.command = command
         self.sequence = sequence
         self.phase = Phase.WAITING
-        self.position = command.start.tokens
+        self.n_tokens = command.start.tokens
         self.to_prefill = command.prompt + command.generated
         self.token_ids: list[int] = []
         self.ending: FinishReason | None = None
@@ -79,7 +80,7 @@ class Branch:
     def next_chunk(self, prompt_tokens: int, generated_tokens: int) -> tuple[int, ...]:
         """The tokens to prefill next: at most so many of the prompt, or of those generated
         elsewhere."""
-        done = self.position - self.command.start.tokens
+        done = self.n_tokens - self.command.start.tokens
         n_prompt = len(self.command.prompt)
         if done < n_prompt:
             return self.to_prefill[done : min(done + prompt_tokens, n_prompt)]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
+
+from edge_vlm_ros.history import Grid, embedding_positions
 
 from . import native_log
 from .batch import Batch
@@ -29,8 +32,12 @@ from .errors import (
     NoCellsError,
     WrongRangeError,
 )
+from .frame_positions import N_SECTIONS, rows_in_grid, rows_in_line
 from .model import LlamaModel
-from .native import Chunk
+from .native import Chunk, FramePart
+from .state_blob import cell_positions, unread_cells
+
+_logger = logging.getLogger(__name__)
 
 LLAMA_MAX_SEQ = 256
 """Sequence ids of a unified cache must be below this: llama.cpp's compile-time constant."""
@@ -46,7 +53,11 @@ class LlamaContext:
     """A unified KV cache with ``n_ctx`` cells for ``n_seq_max`` sequences, the last of which is
     used by ``export_range`` and ``import_range``.
 
-    Cells of a sequence are kept in the order of their positions (see cell_map), as far as there is
+    Places in a sequence are counted in tokens. Where the embeddings of frames lie in a grid
+    (M-RoPE), positions are others: the whole frame is at one, and the next token follows after as
+    many as the grid's longer side. Such frames are forked, trimmed and moved as a whole.
+
+    Cells of a sequence are kept in the order of their tokens (see cell_map), as far as there is
     room: ``unordered`` counts tokens for which there was none.
 
     Flash attention and equal K and V types are pinned, as are equal thread counts for batches of
@@ -101,8 +112,10 @@ class LlamaContext:
         # llama.cpp aborts the process on a larger batch than this, which n_ctx limits too.
         self.n_batch = n_batch = llama.llama_n_batch(self._handle)
         self.kv_bytes = _kv_bytes(model, self.n_ctx, kv_type)
-        self._n_embd = model.n_embd
-        self._batch = Batch(n_batch)
+        self._n_embd = model.n_embd_frame
+        self._has_grids = model.has_grids
+        self._kv_rows = (kv_type, model.n_layer, model.n_embd_k, model.n_embd_v)
+        self._batch = Batch(n_batch, N_SECTIONS if model.has_grids else 1)
         self._map = CellMap(self.n_ctx, graves)
         self.unordered = 0
 
@@ -113,23 +126,32 @@ class LlamaContext:
     def decode_tokens(
         self,
         tokens: Sequence[int],
-        positions: Sequence[int],
+        places: Sequence[int],
         sequences: Sequence[int],
         wants_logits: Sequence[bool],
     ) -> None:
-        """Compute one batch of tokens, one row each. Raises a DecodeError."""
+        """Compute one batch of tokens, one row each, which go to these places in their sequences.
+
+        Raises a DecodeError.
+        """
         self._check(len(tokens))
+        self._check_places(sequences, places)
+        positions = [self._map.position(s, n) for s, n in zip(sequences, places, strict=True)]
         batch = self._batch.of_tokens(tokens, positions, sequences, wants_logits)
         self._decode(batch, sequences, positions)
         if not any(wants_logits):
             self._wait()
 
     def decode_embeddings(
-        self, embeddings: NDArray[np.float32], first_position: int, sequence: int
+        self,
+        embeddings: NDArray[np.float32],
+        first: int,
+        sequence: int,
+        row: int = 0,
+        grid: Grid | None = None,
     ) -> None:
-        """Compute rows of embeddings, float32 [n, n_embd] contiguous, at consecutive positions.
-
-        Raises a DecodeError.
+        """Compute rows of embeddings, float32 [n, n_embd] contiguous, at the places from ``first``
+        on. With a ``grid`` they are the rows from ``row`` on of a frame. Raises a DecodeError.
         """
         self._check(len(embeddings))
         expected = (len(embeddings), self._n_embd)
@@ -139,35 +161,63 @@ class LlamaContext:
                 f"which takes float32 {list(expected)}"
             )
         n = len(embeddings)
-        batch = self._batch.of_embeddings(embeddings, first_position, sequence)
-        self._decode(batch, [sequence] * n, range(first_position, first_position + n))
+        sequences = [sequence] * n
+        self._check_places(sequences, range(first, first + n))
+        if grid is None:
+            row = 0  # nothing hangs together
+        positions = self._positions(n, first, sequence, row, grid)
+        batch = self._batch.of_embeddings(embeddings, positions, sequence)
+        self._decode(batch, sequences, positions[0].tolist(), first - row)
+        if grid is not None:
+            self._map.go_on_at(sequence, int(positions[0, 0]) + embedding_positions(n, grid))
         self._wait()
 
-    def extend(self, sequence: int, first_position: int, chunk: Chunk) -> None:
+    def _positions(
+        self, n: int, first: int, sequence: int, row: int, grid: Grid | None
+    ) -> NDArray[np.int32]:
+        start = self._map.position(sequence, first - row)
+        if grid is None:
+            return rows_in_line(start, n, N_SECTIONS if self._has_grids else 1)
+        if not self._has_grids:
+            raise InvalidBatchError("the model has no M-RoPE, so its frames lie in no grid")
+        try:
+            return rows_in_grid(start, row, n, grid)
+        except ValueError as error:
+            raise InvalidBatchError(str(error)) from error
+
+    def extend(self, sequence: int, first: int, chunk: Chunk) -> None:
         """Compute token ids or embeddings at the end of a sequence, without logits.
 
-        Raises a DecodeError.
+        Raises a DecodeError. If that happens within a frame that lies in a grid, all of the frame
+        is removed.
         """
-        if isinstance(chunk, np.ndarray):
-            self.decode_embeddings(chunk, first_position, sequence)
+        if isinstance(chunk, FramePart):
+            self.decode_embeddings(chunk.embeddings, first, sequence, chunk.first, chunk.grid)
             return
         n = len(chunk)
-        positions = range(first_position, first_position + n)
-        self.decode_tokens(chunk, positions, [sequence] * n, [False] * n)
+        self.decode_tokens(chunk, range(first, first + n), [sequence] * n, [False] * n)
 
-    def fork(self, source: int, target: int, n_positions: int) -> None:
-        """Let ``target`` share the first ``n_positions`` positions of ``source``: no copying."""
-        llama.llama_memory_seq_cp(self._memory, source, target, 0, n_positions)
-        self._map.fork(source, target, n_positions)
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
+        """Let ``target`` share the first ``n_tokens`` tokens of ``source``: no copying."""
+        self._check_cut(source, n_tokens)
+        end = self._map.position(source, n_tokens)
+        llama.llama_memory_seq_cp(self._memory, source, target, 0, end)
+        self._map.fork(source, target, n_tokens)
 
-    def trim(self, sequence: int, first_position: int = 0) -> None:
-        """Remove the positions from ``first_position`` on; cells can be used again when their last
-        user has removed them."""
-        burial = self._map.trim(sequence, first_position)
+    def trim(self, sequence: int, first: int = 0) -> None:
+        """Remove the tokens from place ``first`` on; cells can be used again when their last user
+        has removed them."""
+        self._check_cut(sequence, first)
+        position = self._map.position(sequence, first) if first else 0
+        burial = self._map.trim(sequence, first)
         self._free(burial.exhumed)
         for dead in burial.buried:
             llama.llama_memory_seq_cp(self._memory, sequence, burial.grave, dead.start, dead.stop)
-        self._remove(PositionRange(sequence, first_position, -1))
+        self._remove(PositionRange(sequence, position, -1))
+
+    def _check_cut(self, sequence: int, n_tokens: int) -> None:
+        if self._map.is_cut(sequence, n_tokens):
+            raise ValueError(f"place {n_tokens} is within a frame: its tokens share one position")
 
     def _free(self, ranges: Iterable[PositionRange]) -> None:
         for removed in ranges:
@@ -197,17 +247,21 @@ class LlamaContext:
         """Put a sequence that has come to the end of the cache into the lowest cells."""
         n = len(self._map.cells(sequence))
         if n:
+            next_position = self.next_position(sequence)
             blob = self.export_range(sequence, 0, n)
             self.trim(sequence)
-            self.import_range(blob, sequence, 0, n)
+            self.import_range(blob, sequence, 0, n, next_position)
 
     def export_range(self, sequence: int, start: int, stop: int) -> NDArray[np.uint8]:
-        """Copy the KV of the positions ``start`` .. ``stop`` - 1 of a sequence to host memory.
+        """Copy the KV of the tokens ``start`` .. ``stop`` - 1 of a sequence to host memory.
 
         Returns llama.cpp's state blob, uint8 [n_bytes]. Raises ExportError.
         """
+        if self._map.is_cut(sequence, start) or self._map.is_cut(sequence, stop):
+            raise ExportError(f"the range {start} to {stop} would cut a frame")
+        positions = self._map.position(sequence, start), self._map.position(sequence, stop)
         try:
-            llama.llama_memory_seq_cp(self._memory, sequence, self._scratch, start, stop)
+            llama.llama_memory_seq_cp(self._memory, sequence, self._scratch, *positions)
             n = llama.llama_state_seq_get_size_ext(self._handle, self._scratch, 0)
             blob = np.empty(n, np.uint8)
             written = llama.llama_state_seq_get_data_ext(
@@ -217,33 +271,43 @@ class LlamaContext:
             self._remove(PositionRange(self._scratch, 0, -1))
         if not 0 < written == n:
             raise ExportError(
-                f"llama.cpp exported {written} of {n} bytes of the positions {start} to {stop}: "
+                f"llama.cpp exported {written} of {n} bytes of the tokens {start} to {stop}: "
                 f"{native_log.recent_errors()}"
             )
         return blob
 
-    def import_range(self, blob: NDArray[np.uint8], sequence: int, start: int, stop: int) -> None:
-        """Extend a sequence that ends before ``start`` by the positions ``start`` .. ``stop`` - 1
-        from a state blob, uint8 [n_bytes] contiguous.
+    def import_range(
+        self,
+        blob: NDArray[np.uint8],
+        sequence: int,
+        start: int,
+        stop: int,
+        next_position: int | None = None,
+    ) -> None:
+        """Extend a sequence that ends before ``start`` by the tokens ``start`` .. ``stop`` - 1
+        from a state blob, uint8 [n_bytes] contiguous. What follows goes to ``next_position``; when
+        not given, every token takes one.
 
         The blob must have been checked: a wrong one may abort the process. Raises
         WrongRangeError when the sequence ends elsewhere, ImportRefusedError when llama.cpp takes
         not exactly this range; the sequence is untouched then.
         """
-        end = self.next_position(sequence)
+        end = len(self._map.cells(sequence))
         if end != start:
-            raise WrongRangeError(f"a range from {start} on does not follow {end} positions")
+            raise WrongRangeError(f"a range from {start} on does not follow {end} tokens")
         if start == stop:
             return
-        sequences = [sequence] * (stop - start)
+        n, first = stop - start, self.next_position(sequence)
+        sequences = [sequence] * n
+        at = PositionRange(sequence, first, first + n if next_position is None else next_position)
         try:
             cells = self._place(sequences)
         except NoCellsError as error:
-            text = f"the positions {start} to {stop} cannot be imported: {error}"
+            text = f"the positions {at.start} to {at.stop} cannot be imported: {error}"
             raise ImportRefusedError(text) from error
         try:
             # An import replaces what its sequence has, and wipes it when it fails.
-            self._import_to_scratch(blob, start, stop)
+            self._import_to_scratch(blob, at, n)
             self._wait()
             llama.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
         except ImportRefusedError:
@@ -251,30 +315,54 @@ class LlamaContext:
             raise
         finally:
             self._remove(PositionRange(self._scratch, 0, -1))
-        self._map.hold(sequences, cells)
+        positions = cell_positions(blob, has_grids=self._has_grids)
+        in_order = np.argsort(positions, kind="stable")
+        self._map.hold(sequences, np.array(cells)[in_order].tolist(), positions[in_order].tolist())
+        self._map.go_on_at(sequence, at.stop)
+        self._fill_gaps()
 
-    def _import_to_scratch(self, blob: NDArray[np.uint8], start: int, stop: int) -> None:
+    def _import_to_scratch(self, blob: NDArray[np.uint8], at: PositionRange, n_cells: int) -> None:
         native_log.recent_errors()
         read = llama.llama_state_seq_set_data_ext(
             self._handle, _bytes_pointer(blob), blob.nbytes, self._scratch, 0
         )
         if read != blob.nbytes:
             raise ImportRefusedError(
-                f"llama.cpp refused the state of the positions {start} to {stop} (are there as "
-                f"many free cells?): {native_log.recent_errors()}"
+                f"llama.cpp refused the state of the positions {at.start} to {at.stop} (are there "
+                f"as many free cells?): {native_log.recent_errors()}"
             )
         first = llama.llama_memory_seq_pos_min(self._memory, self._scratch)
-        end = self.next_position(self._scratch)
+        end = llama.llama_memory_seq_pos_max(self._memory, self._scratch) + 1
         n = llama.llama_state_seq_get_size_ext(self._handle, self._scratch, 0)
-        if (first, end, n) != (start, stop, blob.nbytes):
+        n_found = len(cell_positions(blob, has_grids=self._has_grids))
+        # A frame in a grid has no cell at its later positions.
+        is_whole = end == at.stop or (self._has_grids and end < at.stop)
+        if first != at.start or not is_whole or (n, n_found) != (blob.nbytes, n_cells):
             raise ImportRefusedError(
                 f"llama.cpp imported the positions {first} to {end} ({n} bytes) from a state of "
-                f"{start} to {stop} ({blob.nbytes} bytes)"
+                f"{at.start} to {at.stop} ({blob.nbytes} bytes)"
             )
 
+    def _fill_gaps(self) -> None:
+        """Bury the cells that were freed with the group of those that were wanted: else the next
+        tokens of whatever sequence would get them."""
+        room = self._map.room_for_loose() if self._has_grids else None
+        if room is None:
+            return
+        blob = unread_cells(np.arange(room.start, room.stop, dtype=np.int32), *self._kv_rows)
+        try:
+            self._import_to_scratch(blob, room, room.stop - room.start)
+            llama.llama_memory_seq_cp(self._memory, self._scratch, room.sequence, -1, -1)
+        except ImportRefusedError as error:
+            _logger.warning("%d KV cells are free out of order: %s", room.stop - room.start, error)
+        else:
+            self._map.bury_loose(room)
+        finally:
+            self._remove(PositionRange(self._scratch, 0, -1))
+
     def next_position(self, sequence: int) -> int:
-        """One after the last position of a sequence; 0 when it is empty."""
-        return int(llama.llama_memory_seq_pos_max(self._memory, sequence)) + 1
+        """The position of the next token of a sequence; 0 when it is empty."""
+        return self._map.position(sequence, len(self._map.cells(sequence)))
 
     def close(self) -> None:
         """Free the context. Closing again changes nothing.
@@ -292,18 +380,26 @@ class LlamaContext:
             raise InvalidBatchError(f"a batch of {n} rows: between 1 and {self.n_batch} are taken")
 
     def _decode(
-        self, batch: llama.llama_batch, sequences: Sequence[int], positions: Sequence[int]
+        self,
+        batch: llama.llama_batch,
+        sequences: Sequence[int],
+        positions: Sequence[int],
+        begin: int | None = None,
     ) -> None:
-        self._check_positions(sequences, positions)
+        """``begin`` is the place in its sequence of the frame that the rows belong to."""
         cells = self._place(sequences)
         code = llama.llama_decode(self._handle, batch)
         if code == 0:
-            self._map.hold(sequences, cells)
+            self._map.hold(sequences, cells, positions)
+            self._fill_gaps()
             return
         text = f"{batch.n_tokens} rows (native code {code}): {native_log.recent_errors()}"
         for sequence in set(sequences):  # what was computed of them, if anything
-            self._remove(PositionRange(sequence, len(self._map.cells(sequence)), -1))
+            held = len(self._map.cells(sequence)) if begin is None else begin
+            self._remove(PositionRange(sequence, self._map.position(sequence, held), -1))
         self._map.lose(cells)
+        if begin is not None:  # earlier rows of the frame were at the same position
+            self._free(self._map.lose_tail(sequences[0], begin))
         if code == 1:
             raise NoCellsError(f"no free KV cells for {text}")
         if code == 2:
@@ -318,17 +414,17 @@ class LlamaContext:
         llama.llama_synchronize(self._handle)
         self._device.wait_for_server()
 
-    def _check_positions(self, sequences: Sequence[int], positions: Sequence[int]) -> None:
+    def _check_places(self, sequences: Sequence[int], places: Sequence[int]) -> None:
         ends: dict[int, int] = {}
-        for sequence, position in zip(sequences, positions, strict=True):
+        for sequence, place in zip(sequences, places, strict=True):
             if not 0 <= sequence <= self._scratch:
                 raise InvalidBatchError(
                     f"there is no sequence {sequence}: the last is {self._scratch}"
                 )
             end = ends.get(sequence, len(self._map.cells(sequence)))
-            if position != end:
+            if place != end:
                 raise InvalidBatchError(
-                    f"position {position} does not follow the {end} positions of its sequence"
+                    f"place {place} does not follow the {end} tokens of its sequence"
                 )
             ends[sequence] = end + 1
 

@@ -79,7 +79,15 @@ class EngineCore:
 
     def header(self, start: Boundary, stop: Boundary) -> SnapshotHeader:
         """What a snapshot between two boundaries is of, in this engine's layout."""
-        return SnapshotHeader(self.layout, start.tokens, stop.tokens, start.identity, stop.identity)
+        return SnapshotHeader(
+            self.layout,
+            start.tokens,
+            stop.tokens,
+            start.positions,
+            stop.positions,
+            start.identity,
+            stop.identity,
+        )
 
     def sampler(self, command: StartAnswer) -> TokenSampler:
         """What chooses the tokens of an answer."""
@@ -114,7 +122,9 @@ class EngineCore:
         """
         began = self.clock()
         self.check(snapshot, self.header(start, stop))
-        self.context.import_range(snapshot.blob, sequence, start.tokens, stop.tokens)
+        self.context.import_range(
+            snapshot.blob, sequence, start.tokens, stop.tokens, stop.positions
+        )
         self.ledger.grow(sequence, stop.tokens - start.tokens)
         seconds = self.clock() - began
         self.meter.count_import(snapshot.n_bytes, seconds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .native import Chunk
+from .native import Chunk, FramePart
 from .protocol import AppendToTrunk, ImportIntoTrunk, Origin, TokenSegment, TrunkId
 
 
@@ -65,13 +65,14 @@ Job = AppendJob | ImportJob
 
 def _chunks(command: AppendToTrunk, chunk_tokens: int) -> Iterator[Chunk]:
     for segment in command.segments:
-        rows: Chunk
         if isinstance(segment, TokenSegment):
-            rows = segment.tokens
+            tokens = segment.tokens
+            for start in range(0, len(tokens), chunk_tokens):
+                yield tokens[start : start + chunk_tokens]
         else:
             rows = np.ascontiguousarray(segment.embeddings, np.float32)
-        for start in range(0, len(rows), chunk_tokens):
-            yield rows[start : start + chunk_tokens]
+            for start in range(0, len(rows), chunk_tokens):
+                yield FramePart(rows[start : start + chunk_tokens], start, segment.grid)
 
 
 @dataclass(eq=False)

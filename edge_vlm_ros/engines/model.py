@@ -17,9 +17,14 @@ from . import ggml, native_log
 from .config import KvType
 from .devices import CPU, Device
 from .errors import ModelLoadError, UnsupportedModelError
+from .snapshot import M_ROPE_TYPES
 
-# enum llama_rope_type: several positions per token
-_MULTI_SECTION_ROPE = (8, 24, 40)
+# enum llama_rope_type
+_VISION_ROPE = 24
+# Frames whose positions are no grid, although the rope has sections.
+_OTHER_POSITIONS = ("hunyuan_vl",)
+# Rows of image embeddings carry what is added after the first layers as well.
+_DEEPSTACK = ("qwen3vl", "qwen3vlmoe")
 # enum llama_ftype: weights whose products do not depend on the shape of the batch
 BATCH_INVARIANT_FTYPES = {2: "Q4_0", 7: "Q8_0"}
 
@@ -67,6 +72,8 @@ class LlamaModel:
         self.vocab = llama.llama_model_get_vocab(self.handle)
         self.n_vocab: int = llama.llama_vocab_n_tokens(self.vocab)
         self.n_embd: int = llama.llama_model_n_embd(self.handle)
+        self.n_embd_frame: int = llama.llama_model_n_embd_inp(self.handle)
+        """Values of a row of frame embeddings: more than ``n_embd`` in models with deepstack."""
         self.n_ctx_train: int = llama.llama_model_n_ctx_train(self.handle)
         self.n_bytes: int = llama.llama_model_size(self.handle)
         self.ftype: int = llama.llama_model_ftype(self.handle)
@@ -87,6 +94,8 @@ class LlamaModel:
         self.n_embd_k: int = n_head_kv * k_dim
         self.n_embd_v: int = n_head_kv * v_dim
         self.rope_type: int = llama.llama_model_rope_type(handle)
+        self.has_grids = self.rope_type in M_ROPE_TYPES
+        """Whether the embeddings of a frame have positions in a grid (M-RoPE)."""
         self.rope_freq_base = float(
             self.metadata(f"{arch}.rope.freq_base") or _DEFAULT_ROPE_FREQ_BASE
         )
@@ -161,6 +170,9 @@ class LlamaModel:
 
     def _refuse_unsupported(self) -> None:
         handle = self.handle
+        arch = self.metadata("general.architecture") or ""
+        rope_type = llama.llama_model_rope_type(handle)
+        is_wide = llama.llama_model_n_embd_inp(handle) != llama.llama_model_n_embd(handle)
         reason = ""
         if llama.llama_model_is_recurrent(handle) or llama.llama_model_is_hybrid(handle):
             reason = "it keeps a recurrent state, which cannot be forked at an older version"
@@ -168,14 +180,14 @@ class LlamaModel:
             reason = "it is not a plain decoder"
         elif llama.llama_model_n_swa(handle) > 0:
             reason = "its attention has a sliding window, so older versions lose their cells"
-        elif llama.llama_model_rope_type(handle) in _MULTI_SECTION_ROPE:
-            reason = "its positions have several sections (M-RoPE), which is not supported yet"
-        elif llama.llama_model_n_embd_inp(handle) != llama.llama_model_n_embd(handle):
-            reason = "its image embeddings are wider than its layers (deepstack)"
+        elif rope_type == _VISION_ROPE or (rope_type in M_ROPE_TYPES and arch in _OTHER_POSITIONS):
+            reason = "the positions of its image tokens are of a kind that is not supported"
+        elif is_wide and arch not in _DEEPSTACK:
+            reason = "its image embeddings are wider than its layers, in a way not supported"
         if reason:
             raise UnsupportedModelError(
                 f"model {self.path.name} cannot be used: {reason}. Models with full attention "
-                "such as Qwen2, Qwen2.5, Qwen3 and SmolLM2 work"
+                "such as Qwen2, Qwen2.5, Qwen3, their VL kinds and SmolLM2 work"
             )
 
 

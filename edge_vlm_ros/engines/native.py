@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-Chunk = tuple[int, ...] | NDArray[np.float32]
-"""Token ids, or embeddings float32 [n, n_embd]: rows that fit one batch."""
+from edge_vlm_ros.history import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class FramePart:
+    """Embeddings of one frame from its row ``first`` on, float32 [n, n_embd] contiguous.
+
+    ``grid`` is that of the whole frame; without one every row has a position of its own.
+    """
+
+    embeddings: NDArray[np.float32]
+    first: int = 0
+    grid: Grid | None = None
+
+    def __len__(self) -> int:
+        return len(self.embeddings)
+
+
+Chunk = tuple[int, ...] | FramePart
+"""Token ids or embeddings: rows that fit one batch."""
 
 
 class Vocabulary(Protocol):
@@ -28,7 +47,10 @@ class Vocabulary(Protocol):
 
 
 class KvContext(Protocol):
-    """Sequences of KV cells in one cache; see LlamaContext for each method's contract."""
+    """Sequences of KV cells in one cache; see LlamaContext for each method's contract.
+
+    Places in a sequence are counted in tokens; their positions are the context's own affair.
+    """
 
     n_ctx: int
 
@@ -37,24 +59,29 @@ class KvContext(Protocol):
         """What a sampler reads logits from."""
         ...
 
-    def extend(self, sequence: int, first_position: int, chunk: Chunk) -> None: ...
+    def extend(self, sequence: int, first: int, chunk: Chunk) -> None: ...
 
     def decode_tokens(
         self,
         tokens: Sequence[int],
-        positions: Sequence[int],
+        places: Sequence[int],
         sequences: Sequence[int],
         wants_logits: Sequence[bool],
     ) -> None: ...
 
-    def fork(self, source: int, target: int, n_positions: int) -> None: ...
+    def fork(self, source: int, target: int, n_tokens: int) -> None: ...
 
-    def trim(self, sequence: int, first_position: int = 0) -> None: ...
+    def trim(self, sequence: int, first: int = 0) -> None: ...
 
     def export_range(self, sequence: int, start: int, stop: int) -> NDArray[np.uint8]: ...
 
     def import_range(
-        self, blob: NDArray[np.uint8], sequence: int, start: int, stop: int
+        self,
+        blob: NDArray[np.uint8],
+        sequence: int,
+        start: int,
+        stop: int,
+        next_position: int | None = None,
     ) -> None: ...
 
 

@@ -15,6 +15,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_vlm_ros.history import Grid
+
 from .sampling import SamplingParameters
 from .snapshot import Layout, Snapshot
 from .step_record import StepRecord
@@ -41,9 +43,13 @@ class TokenSegment:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingSegment:
-    """Projected embeddings of one frame, float32 [n_tokens, n_embd]."""
+    """Projected embeddings of one frame, float32 [n_tokens, n_embd].
+
+    ``grid`` is given for models whose positions have several sections (M-RoPE), and for no others.
+    """
 
     embeddings: NDArray[np.float32]
+    grid: Grid | None = None
 
 
 Segment = TokenSegment | EmbeddingSegment
@@ -65,12 +71,18 @@ class TrunkId:
 class Boundary:
     """The end of a version: ``n`` items, ``tokens`` tokens (KV cells), prefix identity of 32 bytes.
 
-    Ranges of KV are cut here and nowhere else.
+    ``positions`` is the position of the next token, as many as there are tokens when not given:
+    frames in a grid take fewer. Ranges of KV are cut here and nowhere else.
     """
 
     n: int
     tokens: int
     identity: bytes
+    positions: int = -1
+
+    def __post_init__(self) -> None:
+        if self.positions < 0:
+            object.__setattr__(self, "positions", self.tokens)
 
 
 class Origin(Enum):

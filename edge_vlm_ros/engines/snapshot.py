@@ -20,10 +20,14 @@ from .errors import (
 MAGIC = b"\x89EVKV\r\n\x1a"
 """A byte above 127 and both line ends: what text conversions spoil is found out at once."""
 
-HEADER_VERSION = 1
+HEADER_VERSION = 2
+
+M_ROPE_TYPES = (8, 40)
+"""Of enum llama_rope_type: several positions per token."""
+
 _START = struct.Struct("<8sI")
 _LAYOUT = struct.Struct("<48s32s8s??IIIidd")
-_RANGE = struct.Struct("<QQ32s32sQ")
+_RANGE = struct.Struct("<QQQQ32s32sQ")
 _CHECKSUM = struct.Struct("<I")
 _CHECKSUM_AT = _START.size + _LAYOUT.size + _RANGE.size
 HEADER_BYTES = _CHECKSUM_AT + _CHECKSUM.size
@@ -55,6 +59,11 @@ class Layout:
     rope_freq_scale: float
 
     @property
+    def has_grids(self) -> bool:
+        """Whether cells have more than one position (M-RoPE)."""
+        return self.rope_type in M_ROPE_TYPES
+
+    @property
     def fingerprint(self) -> bytes:
         """16 bytes; equal for equal layouts."""
         return hashlib.blake2b(_layout_bytes(self), digest_size=16).digest()
@@ -63,14 +72,15 @@ class Layout:
 @dataclass(frozen=True)
 class SnapshotHeader:
     """What a snapshot is of: KV cells ``start_tokens`` .. ``stop_tokens`` - 1 of the history whose
-    prefix identities (32 bytes each) at these places are given.
-
-    Positions equal cells: models with several positions per token are refused when loaded.
+    prefix identities (32 bytes each) at these places are given. The first of them is at position
+    ``start_positions``, what follows the last one at ``stop_positions``.
     """
 
     layout: Layout
     start_tokens: int
     stop_tokens: int
+    start_positions: int
+    stop_positions: int
     start_identity: bytes
     stop_identity: bytes
 
@@ -117,9 +127,7 @@ class Snapshot:
             raise TruncatedSnapshotError(
                 f"the snapshot is truncated: {len(data)} bytes, its header alone has {HEADER_BYTES}"
             )
-        start, stop, start_identity, stop_identity, n_blob = _RANGE.unpack_from(
-            data, _START.size + _LAYOUT.size
-        )
+        *where, n_blob = _RANGE.unpack_from(data, _START.size + _LAYOUT.size)
         _check_length(len(data) - HEADER_BYTES, n_blob)
         blob = np.frombuffer(data, np.uint8, n_blob, HEADER_BYTES)
         (checksum,) = _CHECKSUM.unpack_from(data, _CHECKSUM_AT)
@@ -130,7 +138,7 @@ class Snapshot:
                 "written; export it again"
             )
         layout = _read_layout(data)
-        header = SnapshotHeader(layout, start, stop, start_identity, stop_identity)
+        header = SnapshotHeader(layout, *where)
         return cls(header, blob, checksum)
 
 
@@ -170,9 +178,16 @@ def _read_layout(data: bytes) -> Layout:
 
 def _header_bytes(header: SnapshotHeader, n_blob: int) -> bytes:
     """Everything before the checksum."""
-    where = (header.start_tokens, header.stop_tokens, header.start_identity, header.stop_identity)
-    start = _START.pack(MAGIC, HEADER_VERSION)
-    return start + _layout_bytes(header.layout) + _RANGE.pack(*where, n_blob)
+    where = _RANGE.pack(
+        header.start_tokens,
+        header.stop_tokens,
+        header.start_positions,
+        header.stop_positions,
+        header.start_identity,
+        header.stop_identity,
+        n_blob,
+    )
+    return _START.pack(MAGIC, HEADER_VERSION) + _layout_bytes(header.layout) + where
 
 
 def _layout_bytes(layout: Layout) -> bytes:

@@ -6,6 +6,7 @@ Everything is checked before the native call, which would wipe its destination b
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .errors import (
     BlobError,
@@ -68,13 +69,17 @@ def check_layout(found: Layout, own: Layout) -> None:
 
 
 def _check_range(found: SnapshotHeader, wanted: SnapshotHeader) -> None:
-    of = (found.start_tokens, found.stop_tokens)
-    expected = (wanted.start_tokens, wanted.stop_tokens)
-    if of != expected:
-        raise WrongRangeError(
-            f"the snapshot holds cells {of[0]} up to {of[1]}, wanted are {expected[0]} up to "
-            f"{expected[1]}"
-        )
+    for what, of, expected in (
+        ("cells", (found.start_tokens, found.stop_tokens),
+         (wanted.start_tokens, wanted.stop_tokens)),
+        ("positions", (found.start_positions, found.stop_positions),
+         (wanted.start_positions, wanted.stop_positions)),
+    ):  # fmt: skip
+        if of != expected:
+            raise WrongRangeError(
+                f"the snapshot holds {what} {of[0]} up to {of[1]}, wanted are {expected[0]} up to "
+                f"{expected[1]}"
+            )
     for place, identity, expected_identity in (
         ("begins behind", found.start_identity, wanted.start_identity),
         ("ends at", found.stop_identity, wanted.stop_identity),
@@ -89,13 +94,12 @@ def _check_range(found: SnapshotHeader, wanted: SnapshotHeader) -> None:
 def _check_blob(snapshot: Snapshot) -> None:
     """Check llama.cpp's blob against the header; the checksum says only that nothing changed."""
     header, layout = snapshot.header, snapshot.header.layout
-    blob = parse_state_blob(snapshot.blob)
+    blob = parse_state_blob(snapshot.blob, has_grids=layout.has_grids)
     n = header.stop_tokens - header.start_tokens
-    expected = np.arange(header.start_tokens, header.start_tokens + n)
-    if not np.array_equal(np.sort(blob.positions), expected):
+    if not _has_cells(blob.positions, header):
         raise BlobError(
             f"the state blob has {len(blob.positions)} cells {_extent(blob.positions)}, its header "
-            f"says {header.start_tokens} up to {header.stop_tokens}"
+            f"says {n} cells from {header.start_positions} up to {header.stop_positions}"
         )
     if not n:
         return
@@ -107,7 +111,18 @@ def _check_blob(snapshot: Snapshot) -> None:
     check_rows(blob.values, layout.n_layer, row_bytes(layout.kv_type, layout.n_embd_v), "V")
 
 
-def _extent(positions: np.typing.NDArray[np.int32]) -> str:
+def _has_cells(positions: NDArray[np.int32], header: SnapshotHeader) -> bool:
+    """Whether these are as many cells as the header says, in its range of positions: all of it,
+    unless frames lie in grids there."""
+    start, stop = header.start_positions, header.stop_positions
+    if len(positions) != header.stop_tokens - header.start_tokens:
+        return False
+    if not header.layout.has_grids:
+        return np.array_equal(np.sort(positions), np.arange(start, stop))
+    return not len(positions) or (start == positions.min() and positions.max() < stop)
+
+
+def _extent(positions: NDArray[np.int32]) -> str:
     return f"between {positions.min()} and {positions.max()}" if len(positions) else ""
 
 

@@ -16,7 +16,12 @@ from .errors import BlobError, OtherFlashAttentionError
 _MAGIC = 0xAF143CD8
 _GGML_TYPE_SIZE = {"f32": (0, 1, 4), "f16": (1, 1, 2), "q8_0": (8, 32, 34), "bf16": (30, 1, 2)}
 """enum ggml_type, values per block, bytes per block."""
+_START = np.dtype([("magic", "<u4"), ("sequence", "<i4"), ("n_streams", "<u4"), ("n_cells", "<u4")])
 _CELL = np.dtype([("position", "<i4"), ("n_sequences", "<u4"), ("sequence", "<i4")])
+_GRID_CELL = np.dtype(
+    [("position", "<i4"), ("n_sequences", "<u4"), ("column", "<i4"), ("row", "<i4"),
+     ("token", "<i4"), ("sequence", "<i4")]
+)  # fmt: skip
 
 Rows = NDArray[np.uint8]
 """One row per cell, uint8 [n_cells, row bytes]."""
@@ -27,6 +32,8 @@ class StateBlob:
     """Cells in the order of the blob, which is not that of their positions in general."""
 
     positions: NDArray[np.int32]
+    grid_positions: NDArray[np.int32] | None
+    """[n_cells, 2], the positions by row and by column, in models with M-RoPE."""
     ggml_type: int | None
     """Of all rows; None when there are no cells."""
     keys: tuple[Rows, ...]
@@ -36,7 +43,8 @@ class StateBlob:
     def by_position(self) -> tuple[NDArray[np.int32], tuple[Rows, ...], tuple[Rows, ...]]:
         """Positions, keys and values in ascending order of positions: comparable between engines
         that placed the same cells differently."""
-        order = np.argsort(self.positions, kind="stable")
+        grid = () if self.grid_positions is None else self.grid_positions.T[::-1]
+        order = np.lexsort((*grid, self.positions))
         keys = tuple(rows[order] for rows in self.keys)
         return self.positions[order], keys, tuple(rows[order] for rows in self.values)
 
@@ -74,10 +82,11 @@ class _Reader:
             raise BlobError(f"the state blob has {left} bytes too many")
 
 
-def parse_state_blob(data: NDArray[np.uint8]) -> StateBlob:
+def parse_state_blob(data: NDArray[np.uint8], *, has_grids: bool = False) -> StateBlob:
     """Read a blob of a unified cache, uint8 [n_bytes] contiguous. The rows are views into it.
 
-    Raises BlobError, and OtherFlashAttentionError for transposed V.
+    ``has_grids`` says whether it is of a model with M-RoPE. Raises BlobError, and
+    OtherFlashAttentionError for transposed V.
     """
     reader = _Reader(data)
     magic, _sequence, n_streams = reader.number(), reader.number("<i4"), reader.number()
@@ -88,8 +97,9 @@ def parse_state_blob(data: NDArray[np.uint8]) -> StateBlob:
     n_cells = reader.number()
     if not n_cells:
         reader.expect_end()
-        return StateBlob(np.empty(0, np.int32), None, (), ())
-    cells = reader.take(n_cells * _CELL.itemsize).view(_CELL)
+        return StateBlob(np.empty(0, np.int32), None, None, (), ())
+    kind = _GRID_CELL if has_grids else _CELL
+    cells = reader.take(n_cells * kind.itemsize).view(kind)
     if (cells["n_sequences"] != 1).any():
         raise BlobError("the state blob has cells that belong to no sequence, or to several")
     if reader.number():
@@ -104,7 +114,34 @@ def parse_state_blob(data: NDArray[np.uint8]) -> StateBlob:
     reader.expect_end()
     if len(set(kinds)) != 1:
         raise BlobError(f"the state blob mixes types of rows: {sorted(set(kinds))}")
-    return StateBlob(cells["position"].copy(), kinds[0], tuple(keys), tuple(values))
+    grid = np.stack((cells["row"], cells["column"]), 1) if has_grids else None
+    return StateBlob(cells["position"].copy(), grid, kinds[0], tuple(keys), tuple(values))
+
+
+def cell_positions(data: NDArray[np.uint8], *, has_grids: bool) -> NDArray[np.int32]:
+    """The positions in a whole blob, int32 [n_cells], in the order of its cells."""
+    n_cells = int(data[: _START.itemsize].view(_START)["n_cells"][0])
+    kind = _GRID_CELL if has_grids else _CELL
+    positions: NDArray[np.int32] = (
+        data[_START.itemsize :][: n_cells * kind.itemsize].view(kind)["position"].copy()
+    )
+    return positions
+
+
+def unread_cells(
+    positions: NDArray[np.int32], kv_type: str, n_layer: int, n_embd_k: int, n_embd_v: int
+) -> NDArray[np.uint8]:
+    """A blob of cells at these positions that nobody will read, of a model with M-RoPE."""
+    n = len(positions)
+    start = np.array([(_MAGIC, 0, 1, n)], _START)
+    cells = np.zeros(n, _GRID_CELL)
+    cells["position"], cells["n_sequences"] = positions, 1
+    parts = [start.tobytes(), cells.tobytes(), np.array([0, n_layer], "<u4").tobytes()]
+    for n_values in (n_embd_k, n_embd_v):
+        size = row_bytes(kv_type, n_values)
+        layer = np.array([ggml_type(kv_type)], "<i4").tobytes() + np.array([size], "<u8").tobytes()
+        parts += [layer + bytes(n * size)] * n_layer
+    return np.frombuffer(b"".join(parts), np.uint8)
 
 
 def _rows(reader: _Reader, n_cells: int, kinds: list[int]) -> Rows:

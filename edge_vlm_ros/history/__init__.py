@@ -13,7 +13,7 @@ from .bindings import (
 from .epoch import Epoch
 from .history import FrameShape, History, HistoryFull, HistoryLimits
 from .identity import extend_identity, root_identity
-from .items import FrameItem, Item, TextItem, TextRole
+from .items import FrameItem, Grid, Item, TextItem, TextRole, embedding_positions
 from .version import Version, VersionState
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Epoch",
     "FrameItem",
     "FrameShape",
+    "Grid",
     "History",
     "HistoryFull",
     "HistoryLimits",
@@ -34,6 +35,7 @@ __all__ = [
     "Version",
     "VersionBinding",
     "VersionState",
+    "embedding_positions",
     "extend_identity",
     "root_identity",
 ]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from .bindings import Binding, BindingError, NewestPublished, NewestRegistered, Stamp
 from .epoch import Epoch
-from .items import FrameItem, Item, TextItem, TextRole
+from .items import FrameItem, Grid, Item, TextItem, TextRole
 from .version import Version, VersionState
 
 FullPolicy = Literal["drop_oldest", "reject"]
@@ -50,12 +50,13 @@ class HistoryLimits:
 
 @dataclass(frozen=True)
 class FrameShape:
-    """What every frame of a model looks like in the token stream."""
+    """What every frame of a model looks like in the token stream; see FrameItem."""
 
     prefix: tuple[int, ...]
     suffix: tuple[int, ...]
     n_embeddings: int
     n_embedding_positions: int
+    grid: Grid | None = None
 
 
 class History:
@@ -160,6 +161,7 @@ class History:
             shape.suffix,
             shape.n_embeddings,
             shape.n_embedding_positions,
+            shape.grid,
         )
         version = self._append(frame)
         self._next_frame_id += 1

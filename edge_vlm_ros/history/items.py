@@ -5,6 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+Grid = tuple[int, int]
+"""Rows and columns of a frame's embeddings, which lie row by row."""
+
+
+def embedding_positions(n_embeddings: int, grid: Grid | None) -> int:
+    """Positions that a frame's embeddings take: one each, or, where they have positions in a grid
+    (M-RoPE), as many as the grid's longer side."""
+    return n_embeddings if grid is None else max(grid)
+
 
 class TextRole(Enum):
     """What a text item is there for."""
@@ -37,7 +46,8 @@ class FrameItem:
     """One camera frame: the tokens that wrap it and the size of its projected embeddings.
 
     ``n_embeddings`` rows of embeddings take ``n_embedding_positions`` positions; the two differ
-    in models with M-RoPE. The content (a digest of what is computed) arrives after encoding.
+    in models with M-RoPE, where the embeddings lie in a ``grid``. The content (a digest of what is
+    computed) arrives after encoding.
     """
 
     frame_id: int
@@ -46,6 +56,7 @@ class FrameItem:
     suffix: tuple[int, ...]
     n_embeddings: int
     n_embedding_positions: int
+    grid: Grid | None = None
 
     @property
     def n_tokens(self) -> int:

@@ -8,4 +8,4 @@ from edge_vlm_ros.history import Epoch
 
 def boundary(epoch: Epoch, n: int) -> Boundary:
     """The end of an encoded version of ``epoch``."""
-    return Boundary(n, epoch.tokens(n), epoch.identity(n))
+    return Boundary(n, epoch.tokens(n), epoch.identity(n), epoch.positions(n))

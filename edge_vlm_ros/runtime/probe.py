@@ -106,8 +106,8 @@ def probe_pairs(
 
 
 def _equal_rows(one: Snapshot, other: Snapshot) -> bool:
-    a = parse_state_blob(one.blob).by_position()
-    b = parse_state_blob(other.blob).by_position()
+    a = parse_state_blob(one.blob, has_grids=one.header.layout.has_grids).by_position()
+    b = parse_state_blob(other.blob, has_grids=other.header.layout.has_grids).by_position()
     rows_a: list[NDArray[Any]] = [a[0], *a[1], *a[2]]
     rows_b: list[NDArray[Any]] = [b[0], *b[1], *b[2]]
     return len(rows_a) == len(rows_b) and all(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from edge_vlm_ros.engines.model import LlamaModel
-from edge_vlm_ros.history import FrameShape
+from edge_vlm_ros.history import FrameShape, embedding_positions
 from edge_vlm_ros.model_profile import ModelProfile
 
 from .config import ConfigError
@@ -49,7 +49,8 @@ def prompt_template(profile: ModelProfile, model: LlamaModel) -> PromptTemplate:
             prefix=tokens(template.frame_prefix),
             suffix=tokens(template.frame_suffix),
             n_embeddings=encoder.n_tokens,
-            n_embedding_positions=encoder.n_tokens,
+            n_embedding_positions=embedding_positions(encoder.n_tokens, encoder.grid),
+            grid=encoder.grid,
         ),
         ask_tokens=tokens(template.ask),
         close_tokens=tokens(template.close),

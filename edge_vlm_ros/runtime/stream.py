@@ -278,7 +278,7 @@ class StreamState:
         segments: list[Segment] = []
         for item in epoch.computed(n - 1, n):
             if isinstance(item, FrameItem):
-                rows = EmbeddingSegment(self._embedded[item.frame_id].embeddings)
+                rows = EmbeddingSegment(self._embedded[item.frame_id].embeddings, item.grid)
                 segments += [TokenSegment(item.prefix), rows, TokenSegment(item.suffix)]
             else:
                 segments.append(TokenSegment(item.tokens))

@@ -34,27 +34,27 @@ class VirtualContext:
     def handle(self) -> object:
         return None
 
-    def extend(self, sequence: int, first_position: int, chunk: Chunk) -> None:
-        self._spend(Activity.INGEST, self._costs.prefill.seconds(len(chunk), first_position))
+    def extend(self, sequence: int, first: int, chunk: Chunk) -> None:
+        self._spend(Activity.INGEST, self._costs.prefill.seconds(len(chunk), first))
 
     def decode_tokens(
         self,
         tokens: Sequence[int],
-        positions: Sequence[int],
+        places: Sequence[int],
         sequences: Sequence[int],
         wants_logits: Sequence[bool],
     ) -> None:
         n = len(tokens)
         if self._is_decoding():
-            mean = sum(positions) / n
+            mean = sum(places) / n
             self._spend(Activity.DECODE, self._costs.decode.seconds(n, mean))
         else:
-            self._spend(Activity.PREFILL, self._costs.prefill.seconds(n, positions[0]))
+            self._spend(Activity.PREFILL, self._costs.prefill.seconds(n, places[0]))
 
-    def fork(self, source: int, target: int, n_positions: int) -> None:
+    def fork(self, source: int, target: int, n_tokens: int) -> None:
         self._spend(Activity.PREFILL, self._costs.fork_s)
 
-    def trim(self, sequence: int, first_position: int = 0) -> None:
+    def trim(self, sequence: int, first: int = 0) -> None:
         pass
 
     def export_range(self, sequence: int, start: int, stop: int) -> NDArray[np.uint8]:
@@ -63,5 +63,12 @@ class VirtualContext:
         self._spend(Activity.EXPORT, self._costs.export.seconds(n_bytes))
         return np.broadcast_to(np.uint8(0), (n_bytes,))
 
-    def import_range(self, blob: NDArray[np.uint8], sequence: int, start: int, stop: int) -> None:
+    def import_range(
+        self,
+        blob: NDArray[np.uint8],
+        sequence: int,
+        start: int,
+        stop: int,
+        next_position: int | None = None,
+    ) -> None:
         self._spend(Activity.IMPORT, self._costs.import_.seconds(blob.nbytes))

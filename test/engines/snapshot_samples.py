@@ -59,7 +59,7 @@ def state_blob(
 
 
 def sample_header(start: int = 7, stop: int = 12, layout: Layout = LAYOUT) -> SnapshotHeader:
-    return SnapshotHeader(layout, start, stop, b"a" * 32, b"b" * 32)
+    return SnapshotHeader(layout, start, stop, start, stop, b"a" * 32, b"b" * 32)
 
 
 def sample(start: int = 7, stop: int = 12, layout: Layout = LAYOUT) -> Snapshot:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from itertools import pairwise
 
 import pytest
 
-from edge_vlm_ros.engines.cell_map import CellMap, PositionRange
+from edge_vlm_ros.engines.cell_map import CellMap, Placement, PositionRange
 
 
 class NativeCells:
@@ -33,17 +34,19 @@ class NativeCells:
             cell -= {(s, p) for s, p in cell if s == sequence and start <= p < stop}
 
     def of(self, sequence: int) -> list[int]:
-        found = {p: i for i, cell in enumerate(self.cells) for s, p in cell if s == sequence}
-        return [found[position] for position in sorted(found)]
+        found = [(p, i) for i, cell in enumerate(self.cells) for s, p in cell if s == sequence]
+        return [index for _, index in sorted(found)]
 
 
 class World:
-    """A map and the native cells it mirrors."""
+    """A map and the native cells it mirrors. With ``fill``, cells that come loose are buried."""
 
-    def __init__(self, n_cells: int, n_graves: int) -> None:
+    def __init__(self, n_cells: int, n_graves: int, *, fill: bool = False) -> None:
         graves = range(100, 100 + n_graves)
         self.map, self.native = CellMap(n_cells, graves), NativeCells(n_cells)
         self.unordered: set[int] = set()
+        self._fill = fill
+        self.n_filled = 0
 
     def grow(self, *sequences: int) -> bool:
         """One more token for each; False when there is no room."""
@@ -55,34 +58,74 @@ class World:
         ends = {s: len(self.map.cells(s)) for s in sequences}
         rows = []
         for sequence in sequences:
-            rows.append((sequence, ends[sequence]))
+            rows.append((sequence, self.map.position(sequence, ends[sequence])))
             ends[sequence] += 1
-        assert self.native.place(rows) == list(placement.cells), "llama.cpp would choose others"
-        self.map.hold(sequences, placement.cells)
-        if not placement.ordered:
-            self.unordered |= set(sequences)
+        self._hold(placement, rows)
         return True
 
+    def show(self, sequence: int, *parts: int) -> bool:
+        """One more frame, in parts of so many tokens, of a grid whose longer side is 3."""
+        start = self.map.position(sequence, len(self.map.cells(sequence)))
+        for n in parts:
+            placement = self.map.place([sequence] * n)
+            if placement is None:
+                return False
+            for removed in placement.exhumed:
+                self.native.remove(removed)
+            self._hold(placement, [(sequence, start)] * n)
+            self.map.go_on_at(sequence, start + 3)
+        return True
+
+    def _hold(self, placement: Placement, rows: list[tuple[int, int]]) -> None:
+        assert self.native.place(rows) == list(placement.cells), "llama.cpp would choose others"
+        sequences, positions = zip(*rows, strict=True)
+        self.map.hold(sequences, placement.cells, positions)
+        if not placement.ordered:
+            self.unordered |= set(sequences)
+        room = self.map.room_for_loose()
+        if self._fill and room is not None:
+            self.native.place([(room.sequence, p) for p in range(room.start, room.stop)])
+            self.map.bury_loose(room)
+            self.n_filled += room.stop - room.start
+
+    def fail(self, sequence: int, n: int, begin: int) -> None:
+        """A part of a frame that began with token ``begin`` cannot be computed."""
+        placement = self.map.place([sequence] * n)
+        if placement is None:
+            return
+        position = self.map.position(sequence, begin)
+        for removed in (*placement.exhumed, PositionRange(sequence, position, 10**9)):
+            self.native.remove(removed)
+        self.map.lose(placement.cells)
+        for removed in self.map.lose_tail(sequence, begin):
+            self.native.remove(removed)
+
     def fork(self, source: int, target: int, n: int) -> None:
-        self.native.copy(source, target, 0, n)
+        self.native.copy(source, target, 0, self.map.position(source, n))
         self.map.fork(source, target, n)
         if source in self.unordered:
             self.unordered.add(target)
 
     def trim(self, sequence: int, start: int = 0) -> None:
+        position = self.map.position(sequence, start) if start else 0
         burial = self.map.trim(sequence, start)
         for removed in burial.exhumed:
             self.native.remove(removed)
         for dead in burial.buried:
             self.native.copy(sequence, burial.grave, dead.start, dead.stop)
-        self.native.remove(PositionRange(sequence, start, 10**9))
+        self.native.remove(PositionRange(sequence, position, 10**9))
         if not start:
             self.unordered.discard(sequence)
 
     def check(self, sequences: range) -> None:
         for sequence in sequences:
             cells = list(self.map.cells(sequence))
-            assert cells == self.native.of(sequence)
+            # Which of a frame's tokens is where, llama.cpp's positions alone do not say.
+            assert sorted(cells) == sorted(self.native.of(sequence))
+            ends = [n for n in range(len(cells) + 1) if not self.map.is_cut(sequence, n)]
+            native = self.native.of(sequence)
+            for start, stop in pairwise(ends):
+                assert sorted(cells[start:stop]) == native[start:stop]
             assert cells == sorted(cells) or sequence in self.unordered
         used = [index for index, cell in enumerate(self.native.cells) if cell]
         assert self.map.top == max(used, default=-1) + 1
@@ -191,3 +234,87 @@ def test_llama_cpp_chooses_what_the_map_says(seed: int, n_graves: int) -> None:
         }
     if n_graves == 20:
         assert n_unordered < 400 * len(sequences) / 2
+
+
+def test_a_frame_takes_one_position() -> None:
+    world = World(20, 2)
+    world.grow(0, 0)
+    world.show(0, 4, 2)
+    world.grow(0)
+    assert [world.map.position(0, n) for n in range(11)] == [0, 1, 2, 2, 2, 2, 2, 2, 5, 6, 7]
+    assert [n for n in range(10) if world.map.is_cut(0, n)] == [3, 4, 5, 6, 7]
+    world.fork(0, 1, 8)
+    assert world.map.position(1, 8) == 5
+    world.grow(1)
+    world.trim(0, 2)
+    assert world.map.position(0, 2) == 2
+    world.check(range(2))
+
+
+def test_a_dead_frame_is_used_again_in_part() -> None:
+    """The rest of its cells stays for the frame's next part, whoever comes in between."""
+    world = World(20, 4, fill=True)
+    world.show(0, 6)
+    world.grow(1)
+    world.trim(0)
+    world.show(2, 2)
+    world.grow(1)
+    world.show(2, 2)
+    world.grow(2)
+    assert list(world.map.cells(2)) == [0, 1, 2, 3, 4]
+    assert list(world.map.cells(1)) == [6, 7]
+    assert world.n_filled == 4 and not world.unordered
+    world.check(range(3))
+
+
+def test_a_frame_that_fails_leaves_free_cells() -> None:
+    world = World(20, 4)
+    world.grow(0, 0)
+    world.show(0, 3)
+    world.grow(1)
+    world.fail(0, 3, begin=2)
+    assert (list(world.map.cells(0)), world.map.position(0, 2)) == ([0, 1], 2)
+    world.check(range(2))
+    world.show(0, 2, 2)
+    world.check(range(2))
+
+
+@pytest.mark.parametrize("fill", [False, True])
+@pytest.mark.parametrize("n_graves", [0, 1, 3, 20])
+@pytest.mark.parametrize("seed", range(10))
+def test_frames_in_grids_are_chosen_cells_for(seed: int, n_graves: int, fill: bool) -> None:
+    rng = random.Random(seed)
+    world = World(60, n_graves, fill=fill)
+    sequences = range(6)
+    n_unordered = 0
+    for _ in range(400):
+        sequence = rng.choice(sequences)
+        cells = world.map.cells(sequence)
+        ends = [n for n in range(len(cells) + 1) if not world.map.is_cut(sequence, n)]
+        match rng.randrange(6):
+            case 0:
+                world.grow(*[sequence] * rng.randint(1, 5))
+            case 1:
+                world.grow(*rng.sample(sequences, rng.randint(1, 3)))
+            case 2:
+                world.show(sequence, *[rng.randint(1, 4)] * rng.randint(1, 2))
+            case 3:
+                world.trim(sequence, rng.choice(ends))
+                if rng.random() < 0.5:
+                    world.trim(sequence)
+            case 4:
+                source = rng.choice(sequences)
+                shared = world.map.cells(source)
+                cuts = [n for n in range(len(shared) + 1) if not world.map.is_cut(source, n)]
+                if not cells and source != sequence:
+                    world.fork(source, sequence, rng.choice(cuts))
+            case 5:
+                world.fail(sequence, rng.randint(1, 3), begin=len(cells))
+        n_unordered += len(world.unordered)
+        world.check(sequences)
+        world.unordered = {
+            s for s in sequences if list(world.map.cells(s)) != sorted(world.map.cells(s))
+        }
+    if n_graves == 20 and fill:
+        assert n_unordered < 400 * len(sequences) / 2
+    assert bool(world.n_filled) is (fill and n_graves > 0)

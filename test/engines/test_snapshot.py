@@ -55,7 +55,7 @@ def same(left: Snapshot, right: Snapshot) -> bool:
 def test_round_trip(
     layout: Layout, start: int, stop: int, identities: tuple[bytes, bytes], blob: bytes
 ) -> None:
-    header = SnapshotHeader(layout, start, stop, *identities)
+    header = SnapshotHeader(layout, start, stop, stop, start, *identities)
     written = Snapshot.seal(header, np.frombuffer(blob, np.uint8))
     read = Snapshot.from_bytes(written.to_bytes())
     assert same(written, read)
@@ -66,8 +66,8 @@ def test_round_trip(
 def test_the_form_of_the_bytes() -> None:
     """What is written today is read by every software of this header version."""
     data = sample().to_bytes()
-    assert data[:12] == b"\x89EVKV\r\n\x1a" + struct.pack("<I", 1)
-    assert HEADER_BYTES == 226
+    assert data[:12] == b"\x89EVKV\r\n\x1a" + struct.pack("<I", 2)
+    assert HEADER_BYTES == 242
     assert data[HEADER_BYTES:] == sample().blob.tobytes()
     (checksum,) = struct.unpack_from("<I", data, HEADER_BYTES - 4)
     assert checksum == crc32c.crc32c(data[: HEADER_BYTES - 4] + data[HEADER_BYTES:])
@@ -117,8 +117,8 @@ def test_text_conversions_are_found_out() -> None:
 
 def test_another_header_version() -> None:
     data = bytearray(sample().to_bytes())
-    struct.pack_into("<I", data, 8, 2)
-    with pytest.raises(HeaderVersionError, match="header version 2, this software reads 1"):
+    struct.pack_into("<I", data, 8, 3)
+    with pytest.raises(HeaderVersionError, match="header version 3, this software reads 2"):
         Snapshot.from_bytes(bytes(data))
 
 

@@ -251,12 +251,12 @@ def test_an_import_that_llama_cpp_refuses(make_driver: MakeDriver, story: Items)
     driver.ingest(other, story, last=2)
     context, imported = driver.engine._context, []
 
-    def overfull(blob, sequence, start, stop):  # type: ignore[no-untyped-def]
+    def overfull(blob, sequence, start, stop, end):  # type: ignore[no-untyped-def]
         taken = driver.engine._core.begin()
         n = 256 - n_tokens(story, 3) - n_tokens(story, 2) - 50
         context.extend(taken, 0, tuple(range(20, 20 + n)))
         try:
-            original(blob, sequence, start, stop)
+            original(blob, sequence, start, stop, end)
         except ImportRefusedError:
             imported.append(sequence)
             raise

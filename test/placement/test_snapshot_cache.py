@@ -16,7 +16,15 @@ ENDS = [end(0, 0), end(1, 3), end(2, 10), end(3, 20)]
 
 
 def snapshot(start: Boundary, stop: Boundary, n_bytes: int = 10) -> Snapshot:
-    header = SnapshotHeader(LAYOUT, start.tokens, stop.tokens, start.identity, stop.identity)
+    header = SnapshotHeader(
+        LAYOUT,
+        start.tokens,
+        stop.tokens,
+        start.positions,
+        stop.positions,
+        start.identity,
+        stop.identity,
+    )
     return Snapshot(header, np.zeros(n_bytes, np.uint8), 0)
 
 
