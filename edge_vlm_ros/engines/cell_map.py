@@ -99,8 +99,10 @@ class CellMap:
             chosen = ordered
         if len(chosen) < len(sequences):
             return None
-        placed = zip(sequences, chosen, strict=True)
-        is_ordered = all(cell > self._last(sequence) for sequence, cell in placed)
+        is_ordered = chosen == ordered or all(
+            cell > max(self.cells(sequence), default=-1)
+            for sequence, cell in zip(sequences, chosen, strict=True)
+        )
         return Placement(tuple(chosen), self._ranges(chosen), is_ordered)
 
     def hold(

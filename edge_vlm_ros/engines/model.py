@@ -183,7 +183,9 @@ class LlamaModel:
         elif rope_type == _VISION_ROPE or (rope_type in M_ROPE_TYPES and arch in _OTHER_POSITIONS):
             reason = "the positions of its image tokens are of a kind that is not supported"
         elif is_wide and arch not in _DEEPSTACK:
-            reason = "its image embeddings are wider than its layers, in a way not supported"
+            reason = (
+                "its image embeddings are wider than its layers, which is supported for Qwen3-VL"
+            )
         if reason:
             raise UnsupportedModelError(
                 f"model {self.path.name} cannot be used: {reason}. Models with full attention "

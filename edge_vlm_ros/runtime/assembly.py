@@ -176,10 +176,17 @@ def wire(
 
 
 def _check_model(config: RuntimeConfig, encoder: Encoder, model: LlamaModel) -> None:
-    if encoder.n_embd != model.n_embd:
+    if encoder.n_embd != model.n_embd_frame:
         raise ConfigError(
             f"the encoder's embeddings have {encoder.n_embd} values, the language model "
-            f"{model.path.name} takes {model.n_embd}: they do not belong together"
+            f"{model.path.name} takes {model.n_embd_frame}: they do not belong together"
+        )
+    if model.has_grids != (config.profile.encoder.grid is not None):
+        raise ConfigError(
+            f"the positions of {model.path.name} have rows and columns (M-RoPE): say how the "
+            "tokens of a frame lie, encoder.grid: [rows, columns]"
+            if model.has_grids
+            else f"{model.path.name} has no M-RoPE: remove encoder.grid"
         )
     trained = config.profile.language.context_tokens
     if trained > model.n_ctx_train:

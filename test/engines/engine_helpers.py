@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,6 +37,7 @@ from edge_vlm_ros.engines.protocol import (
     VersionComputed,
 )
 from edge_vlm_ros.engines.sampling import SamplingParameters
+from edge_vlm_ros.history import embedding_positions
 from edge_vlm_ros.runtime.prompt import PromptTemplate
 
 TIMEOUT_S = 60.0
@@ -71,7 +73,7 @@ def items_of(prompt: PromptTemplate, frames: Iterable[NDArray[np.float32]]) -> I
     """A history's items as segments: the opening text, then every frame."""
     shape = prompt.frame_shape
     wrapped = [
-        (TokenSegment(shape.prefix), EmbeddingSegment(rows), TokenSegment(shape.suffix))
+        (TokenSegment(shape.prefix), EmbeddingSegment(rows, shape.grid), TokenSegment(shape.suffix))
         for rows in frames
     ]
     return ((TokenSegment(prompt.open_tokens),), *wrapped)
@@ -86,13 +88,24 @@ def n_tokens(items: Items, n: int) -> int:
     )
 
 
+def n_positions(items: Items, n: int) -> int:
+    """The position after version ``n``."""
+    return sum(
+        len(s.tokens)
+        if isinstance(s, TokenSegment)
+        else embedding_positions(len(s.embeddings), s.grid)
+        for item in items[:n]
+        for s in item
+    )
+
+
 def boundary(items: Items, n: int) -> Boundary:
     """The end of version ``n``, with an identity that depends on all contents before it."""
     identity = hashlib.blake2b(digest_size=32)
     for segment in (s for item in items[:n] for s in item):
         is_text = isinstance(segment, TokenSegment)
         identity.update(repr(segment.tokens).encode() if is_text else segment.embeddings.tobytes())
-    return Boundary(n, n_tokens(items, n), identity.digest())
+    return Boundary(n, n_tokens(items, n), identity.digest(), n_positions(items, n))
 
 
 class Driver:
@@ -241,7 +254,8 @@ def assert_nothing_is_left(driver: Driver, cells: int = 0, trunks: int = 0) -> N
     exports = driver.engine._core.export_sequences
     assert len(exports.free) == driver.n_exports
     for sequence in (*driver.engine._sequences.free, *exports.free):
-        assert driver.engine._context.next_position(sequence) == 0
+        memory = driver.engine._context._memory
+        assert llama.llama_memory_seq_pos_max(memory, sequence) == -1
 
 
 def hold(

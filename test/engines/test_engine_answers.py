@@ -302,7 +302,7 @@ def test_the_caller_may_hand_over_any_array(make_driver: MakeDriver, story: Item
     """Views and float64 are taken; what they hold counts."""
     frame = story[1][1]
     assert isinstance(frame, EmbeddingSegment)
-    strided = EmbeddingSegment(frame.embeddings.astype("f8").T.copy().T)
+    strided = EmbeddingSegment(frame.embeddings.astype("f8").T.copy().T, frame.grid)
     driver = make_driver()
     driver.ingest(TABLE, story, last=2)
     driver.ingest(SHELF, (story[0], (story[1][0], strided, story[1][2])))

@@ -150,7 +150,7 @@ def test_embeddings_are_positions_like_tokens(make: Make, model: LlamaModel) -> 
 def test_a_gap_in_positions(make: Make) -> None:
     context = make()
     feed(context, 0, 0, 4)
-    with pytest.raises(InvalidBatchError, match="position 6 does not follow the 4 positions"):
+    with pytest.raises(InvalidBatchError, match="place 6 does not follow the 4 tokens"):
         feed(context, 0, 6, 1)
     with pytest.raises(InvalidBatchError):
         feed(context, 0, 2, 1)
@@ -343,7 +343,7 @@ def test_an_export_that_fails(make: Make, monkeypatch: pytest.MonkeyPatch) -> No
     context = make()
     feed(context, 0, 0, 10)
     monkeypatch.setattr(llama, "llama_state_seq_get_data_ext", lambda *_: 0)
-    with pytest.raises(ExportError, match="0 of .* bytes of the positions 2 to 9"):
+    with pytest.raises(ExportError, match="0 of .* bytes of the tokens 2 to 9"):
         context.export_range(0, 2, 9)
     assert context.next_position(3) == 0
 

@@ -81,12 +81,17 @@ def test_a_tiny_model_with_full_attention_loads(supported: LlamaModel) -> None:
     assert not supported.is_batch_invariant("q8_0")  # F32 weights
 
 
+def test_models_with_m_rope_load(tmp_path: Path) -> None:
+    model = LlamaModel(tiny_qwen2vl(tmp_path / "qwen2vl.gguf"))
+    assert model.has_grids and model.n_embd_frame == model.n_embd
+    model.close()
+
+
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
         (tiny_mamba, "recurrent state"),
         (tiny_gemma3, "sliding window"),
-        (tiny_qwen2vl, "M-RoPE"),
     ],
 )
 def test_models_whose_state_cannot_be_forked(tmp_path: Path, make: Any, reason: str) -> None:
@@ -101,7 +106,8 @@ def test_models_whose_state_cannot_be_forked(tmp_path: Path, make: Any, reason: 
         ("llama_model_is_hybrid", True, "recurrent state"),
         ("llama_model_is_diffusion", True, "plain decoder"),
         ("llama_model_has_encoder", True, "plain decoder"),
-        ("llama_model_n_embd_inp", 1024, "deepstack"),
+        ("llama_model_n_embd_inp", 1024, "embeddings are wider than its layers"),
+        ("llama_model_rope_type", 24, "positions of its image tokens"),
     ],
 )
 def test_further_refusals(

@@ -107,7 +107,11 @@ RANGE = range(7, 12)
         (state_blob([]), BlobError, "has 0 cells"),
         (state_blob([7, 8, 9, 10]), BlobError, "4 cells between 7 and 10"),
         (state_blob([7, 8, 9, 10, 10]), BlobError, "5 cells between 7 and 10"),
-        (state_blob([7, 8, 9, 10, 12]), BlobError, "between 7 and 12.*says 7 up to 12"),
+        (
+            state_blob([7, 8, 9, 10, 12]),
+            BlobError,
+            "between 7 and 12.*says 5 cells from 7 up to 12",
+        ),
         (state_blob([-1, 7, 8, 9, 10]), BlobError, "between -1 and 10"),
         (state_blob(RANGE, replace(LAYOUT, n_layer=3)), BlobError, "3 layers"),
         (state_blob(RANGE, replace(LAYOUT, n_layer=1)), BlobError, "1 layers"),

@@ -1,0 +1,246 @@
+"""Models whose frames lie in a grid (M-RoPE) compute what llama.cpp computes from positions that
+were written down by hand, and do all that other models do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import llama_cpp.llama_cpp as llama
+import numpy as np
+import pytest
+from engine_helpers import Driver, Items, MakeDriver, n_positions
+from grid_models import grid_model
+from numpy.typing import NDArray
+
+from edge_vlm_ros.engines.context import LlamaContext
+from edge_vlm_ros.engines.errors import ComputeError, ExportError, InvalidBatchError
+from edge_vlm_ros.engines.model import LlamaModel
+from edge_vlm_ros.engines.native import FramePart
+from edge_vlm_ros.engines.protocol import EmbeddingSegment, TokenSegment, TrunkId
+from edge_vlm_ros.history import Grid
+from edge_vlm_ros.model_profile import ModelProfile
+from edge_vlm_ros.runtime.prompt import PromptTemplate, prompt_template
+
+TABLE = TrunkId("table", 0)
+KINDS = [("qwen2vl", 0), ("qwen3vl", 0), ("qwen3vl", 2)]
+GRIDS: tuple[Grid, ...] = ((7, 7), (3, 5), (5, 3), (1, 4), (4, 1), (1, 1))
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0]}-deepstack{kind[1]}")
+def model(
+    request: pytest.FixtureRequest, profile: ModelProfile, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[LlamaModel]:
+    arch, n_deepstack = request.param
+    path = tmp_path_factory.mktemp("models") / f"{arch}.gguf"
+    model = LlamaModel(grid_model(profile.language.file, path, arch, n_deepstack=n_deepstack))
+    yield model
+    model.close()
+
+
+@pytest.fixture(scope="module")
+def prompt(grid_profile: ModelProfile, model: LlamaModel) -> PromptTemplate:
+    return prompt_template(grid_profile, model)
+
+
+def frame(model: LlamaModel, grid: Grid, seed: int = 0) -> NDArray[np.float32]:
+    rows = np.random.default_rng(seed).standard_normal((grid[0] * grid[1], model.n_embd_frame))
+    return rows.astype(np.float32)
+
+
+def story_of(model: LlamaModel) -> Items:
+    """Text, and frames of every shape, with and without text around them."""
+    items: list[Any] = [(TokenSegment((5, 6, 7)),)]
+    for seed, grid in enumerate(GRIDS):
+        rows = EmbeddingSegment(frame(model, grid, seed), grid)
+        items.append((TokenSegment((3,)), rows, TokenSegment((4, 9)[: seed % 3])))
+    return tuple(items)
+
+
+# -------------------------------------------------------------------------------- by hand
+class ByHand:
+    """llama.cpp's own calls, one sequence in a cache of its own, positions spelled out."""
+
+    def __init__(self, model: LlamaModel) -> None:
+        params = llama.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = 512
+        params.type_k = params.type_v = 8
+        params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
+        params.n_threads = params.n_threads_batch = 1
+        self.model, self.handle = model, llama.llama_init_from_model(model.handle, params)
+        self.next = 0
+
+    def tokens(self, *ids: int) -> None:
+        batch = llama.llama_batch_init(len(ids), 0, 1)
+        for row, token in enumerate(ids):
+            batch.token[row] = token
+        self._decode(batch, [[self.next + row for row in range(len(ids))]])
+        self.next += len(ids)
+
+    def frame(self, rows: NDArray[np.float32], grid: Grid) -> None:
+        batch = llama.llama_batch_init(len(rows), rows.shape[1], 1)
+        for index, value in enumerate(rows.ravel()):
+            batch.embd[index] = value
+        y = [self.next + row for row in range(grid[0]) for _ in range(grid[1])]
+        x = [self.next + column for _ in range(grid[0]) for column in range(grid[1])]
+        self._decode(batch, [[self.next] * len(rows), y, x, [0] * len(rows)])
+        self.next += max(grid)
+
+    def _decode(self, batch: llama.llama_batch, sections: list[list[int]]) -> None:
+        positions = [position for section in sections for position in section]
+        own, batch.pos = batch.pos, (llama.llama_pos * len(positions))(*positions)
+        batch.n_tokens = n = len(sections[0])
+        for row in range(n):
+            batch.n_seq_id[row] = 1
+            batch.seq_id[row][0] = 0
+            batch.logits[row] = row == n - 1
+        assert llama.llama_decode(self.handle, batch) == 0
+        del own  # llama_batch_free would free what Python owns: the few bytes are left
+
+    def logits(self) -> NDArray[np.float32]:
+        values = llama.llama_get_logits_ith(self.handle, -1)
+        return np.ctypeslib.as_array(values, (self.model.n_vocab,)).copy()
+
+    def items(self, items: Items) -> None:
+        for segment in (s for item in items for s in item):
+            if isinstance(segment, EmbeddingSegment):
+                assert segment.grid is not None
+                self.frame(segment.embeddings, segment.grid)
+            elif segment.tokens:
+                self.tokens(*segment.tokens)
+
+    def close(self) -> None:
+        llama.llama_free(self.handle)
+
+
+@pytest.fixture
+def by_hand(model: LlamaModel) -> Iterator[ByHand]:
+    hand = ByHand(model)
+    yield hand
+    hand.close()
+
+
+def record_logits(driver: Driver) -> list[NDArray[np.float32]]:
+    """Logits of the last row of every batch from now on that has any."""
+    found: list[NDArray[np.float32]] = []
+    context = driver.engine._context
+    decode = context.decode_tokens
+
+    def recording(tokens, places, sequences, wants):  # type: ignore[no-untyped-def]
+        decode(tokens, places, sequences, wants)
+        if wants[-1]:
+            values = llama.llama_get_logits_ith(context.handle, len(tokens) - 1)
+            found.append(np.ctypeslib.as_array(values, (driver.model.n_vocab,)).copy())
+
+    context.decode_tokens = recording  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize("chunk_tokens", [512, 16, 7, 1])
+def test_logits_are_those_of_positions_written_by_hand(
+    make_driver: MakeDriver, model: LlamaModel, by_hand: ByHand, chunk_tokens: int
+) -> None:
+    """Also of frames that are computed in several parts, at every step of an answer."""
+    story = story_of(model)
+    driver = make_driver(chunk_tokens=chunk_tokens)
+    driver.ingest(TABLE, story)
+    logits = record_logits(driver)
+    command = driver.question(1, TABLE, n_tokens_of(story), "What changed?", max_tokens=6)
+    driver.submit(command)
+    ids = driver.finished(1).ids
+    by_hand.items(story)
+    assert by_hand.next == n_positions(story, len(story))
+    by_hand.tokens(*command.prompt)
+    assert len(logits) >= 2
+    for step, found in enumerate(logits):
+        np.testing.assert_array_equal(found, by_hand.logits())
+        if step < len(logits) - 1:
+            by_hand.tokens(ids[step])
+
+
+def test_the_grid_matters(make_driver: MakeDriver, model: LlamaModel) -> None:
+    """Else the test above would prove nothing."""
+    rows, logits = frame(model, (3, 5)), []
+    for index, grid in enumerate([(3, 5), (5, 3), (1, 15)]):
+        driver = make_driver()
+        driver.ingest(TABLE, ((TokenSegment((5, 6)), EmbeddingSegment(rows, grid)),))
+        found = record_logits(driver)
+        driver.ask(index, TABLE, 17, "What changed?", max_tokens=1)
+        logits.append(found[0])
+    assert not np.array_equal(logits[0], logits[1])
+    assert not np.array_equal(logits[0], logits[2])
+
+
+def n_tokens_of(items: Items) -> int:
+    return sum(
+        len(s.tokens if isinstance(s, TokenSegment) else s.embeddings) for i in items for s in i
+    )
+
+
+# -------------------------------------------------------------------------------- one context
+@pytest.fixture
+def context(model: LlamaModel) -> Iterator[LlamaContext]:
+    context = LlamaContext(model, n_ctx=512, n_seq_max=6, n_batch=64, kv_type="q8_0", n_threads=1)
+    yield context
+    context.close()
+
+
+def test_the_next_position(context: LlamaContext, model: LlamaModel) -> None:
+    rows = frame(model, (3, 5))
+    context.extend(0, 0, (5, 6, 7))
+    context.extend(0, 3, FramePart(rows[:4], 0, (3, 5)))
+    context.extend(0, 7, FramePart(rows[4:], 4, (3, 5)))
+    assert context.next_position(0) == 8
+    assert llama.llama_memory_seq_pos_max(context._memory, 0) == 3
+    context.extend(0, 18, (8,))
+    assert context.next_position(0) == 9
+    context.fork(0, 1, 18)
+    context.fork(0, 2, 3)
+    assert (context.next_position(1), context.next_position(2)) == (8, 3)
+    context.trim(0, 18)
+    assert context.next_position(0) == 8
+    context.trim(0, 3)
+    assert context.next_position(0) == 3
+
+
+def test_a_frame_is_not_cut(context: LlamaContext, model: LlamaModel) -> None:
+    rows = frame(model, (3, 5))
+    context.extend(0, 0, (5, 6, 7))
+    context.extend(0, 3, FramePart(rows, 0, (3, 5)))
+    with pytest.raises(ExportError, match="would cut a frame"):
+        context.export_range(0, 0, 10)
+    with pytest.raises(ExportError, match="would cut a frame"):
+        context.export_range(0, 4, 18)
+    for cut in (lambda: context.fork(0, 1, 10), lambda: context.trim(0, 4)):
+        with pytest.raises(ValueError, match="within a frame"):
+            cut()
+    assert context.next_position(0) == 8
+    with pytest.raises(InvalidBatchError, match="not in its grid"):
+        context.extend(0, 18, FramePart(rows, 0, (2, 5)))
+
+
+def test_a_part_that_fails_takes_its_frame_along(
+    context: LlamaContext, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """llama.cpp removes by position, which all parts have in common."""
+    rows = frame(model, (3, 5))
+    context.extend(0, 0, (5, 6, 7))
+    context.extend(1, 0, (5, 6))
+    context.extend(0, 3, FramePart(rows[:4], 0, (3, 5)))
+    context.extend(1, 2, (5, 6))
+    with monkeypatch.context() as patch:
+        patch.setattr(llama, "llama_decode", lambda handle, batch: -3)
+        with pytest.raises(ComputeError):
+            context.extend(0, 7, FramePart(rows[4:], 4, (3, 5)))
+    assert context.next_position(0) == 3
+    assert llama.llama_memory_seq_pos_max(context._memory, 0) == 2
+    with pytest.raises(InvalidBatchError, match="does not follow the 3 tokens"):
+        context.extend(0, 7, FramePart(rows[4:], 4, (3, 5)))
+    context.extend(0, 3, FramePart(rows, 0, (3, 5)))
+    whole = context.export_range(0, 0, 18)
+    context.trim(0)
+    context.trim(1)
+    context.extend(0, 0, (5, 6, 7))
+    context.extend(0, 3, FramePart(rows, 0, (3, 5)))
+    again = context.export_range(0, 0, 18)
+    np.testing.assert_array_equal(whole, again)
