@@ -3,6 +3,7 @@ were written down by hand, and do all that other models do."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,6 +19,7 @@ from edge_vlm_ros.engines.errors import ComputeError, ExportError, InvalidBatchE
 from edge_vlm_ros.engines.model import LlamaModel
 from edge_vlm_ros.engines.native import FramePart
 from edge_vlm_ros.engines.protocol import EmbeddingSegment, TokenSegment, TrunkId
+from edge_vlm_ros.engines.state_blob import parse_state_blob
 from edge_vlm_ros.history import Grid
 from edge_vlm_ros.model_profile import ModelProfile
 from edge_vlm_ros.runtime.prompt import PromptTemplate, prompt_template
@@ -244,3 +246,100 @@ def test_a_part_that_fails_takes_its_frame_along(
     context.extend(0, 3, FramePart(rows, 0, (3, 5)))
     again = context.export_range(0, 0, 18)
     np.testing.assert_array_equal(whole, again)
+
+
+# -------------------------------------------------------------------------------- cells
+def rows_of(context: LlamaContext, sequence: int, n: int) -> list[NDArray[Any]]:
+    """Positions, K rows and V rows of a sequence, in the order of its cells."""
+    blob = parse_state_blob(context.export_range(sequence, 0, n), has_grids=True)
+    assert blob.grid_positions is not None
+    order = np.lexsort((*blob.grid_positions.T[::-1], blob.positions))
+    assert list(order) == list(range(n)) or context.unordered
+    return [blob.positions, blob.grid_positions, *blob.keys, *blob.values]
+
+
+class Stream:
+    """A sequence that frames are added to, in parts, and how to do the same again."""
+
+    def __init__(self, model: LlamaModel, sequence: int) -> None:
+        self.model, self.sequence = model, sequence
+        self.parts: list[Any] = []
+        self.n_tokens = 0
+
+    def plan(self, rng: random.Random) -> list[Any]:
+        """Text, and a frame in parts of some size."""
+        grid, size, seed = rng.choice(GRIDS), rng.randint(1, 20), rng.randrange(100)
+        rows = frame(self.model, grid, seed)
+        parts: list[Any] = [tuple(rng.randrange(20, 60) for _ in range(rng.randint(1, 3)))]
+        return parts + [
+            FramePart(rows[first : first + size], first, grid)
+            for first in range(0, len(rows), size)
+        ]
+
+    def extend(self, context: LlamaContext, part: Any) -> None:
+        context.extend(self.sequence, self.n_tokens, part)
+        self.parts.append(part)
+        self.n_tokens += len(part)
+
+    def again(self, context: LlamaContext) -> None:
+        n = 0
+        for part in self.parts:
+            context.extend(self.sequence, n, part)
+            n += len(part)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_whatever_happens_around_it_a_sequence_is_the_same(model: LlamaModel, seed: int) -> None:
+    """Streams grow and end, an answer grows beside them between the parts of a frame: cells of
+    dead frames are used again, and everything stays in order."""
+    rng = random.Random(seed)
+    alone, context = (
+        LlamaContext(model, n_ctx=1024, n_seq_max=6, n_batch=64, kv_type="q8_0", n_threads=1)
+        for _ in "ab"
+    )
+    streams = [Stream(model, sequence) for sequence in range(3)]
+    answers = 0
+    for _ in range(40):
+        index = rng.randrange(3)
+        stream = streams[index]
+        if stream.n_tokens > 150 or rng.random() < 0.2:
+            context.trim(stream.sequence)
+            streams[index] = Stream(model, stream.sequence)
+            continue
+        beside = streams[(index + 1) % 3]
+        context.fork(beside.sequence, 4, beside.n_tokens)
+        n = beside.n_tokens
+        for part in stream.plan(rng):
+            stream.extend(context, part)
+            context.extend(4, n, (rng.randrange(20, 60),))
+            n, answers = n + 1, answers + 1
+        context.trim(4)
+    assert not context.unordered and answers
+    for stream in streams:
+        stream.again(alone)
+        if stream.n_tokens:
+            for found, expected in zip(
+                rows_of(context, stream.sequence, stream.n_tokens),
+                rows_of(alone, stream.sequence, stream.n_tokens),
+                strict=True,
+            ):
+                np.testing.assert_array_equal(found, expected)
+        alone.trim(stream.sequence)
+    context.close()
+    alone.close()
+
+
+def test_the_rest_of_a_dead_frame_is_buried_again(context: LlamaContext, model: LlamaModel) -> None:
+    """Else an older sequence above would get its cells."""
+    rows = frame(model, (7, 7))
+    context.extend(0, 0, FramePart(rows, 0, (7, 7)))
+    context.extend(1, 0, (5, 6, 7))
+    context.trim(0)
+    context.extend(2, 0, FramePart(rows[:20], 0, (7, 7)))
+    context.extend(1, 3, (8, 9))
+    context.extend(2, 20, FramePart(rows[20:], 20, (7, 7)))
+    assert list(context._map.cells(1)) == [49, 50, 51, 52, 53]
+    assert list(context._map.cells(2)) == list(range(49))
+    assert not context.unordered
+    for sequence, n in ((1, 5), (2, 49)):
+        rows_of(context, sequence, n)
