@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from collections.abc import Iterator
 from typing import Any
 
+import helpers
+import llama_cpp.llama_cpp as llama
+import numpy as np
 import pytest
 import test_runtime_serial as serial
+import test_runtime_stress as stress
 from grid_models import grid_model
-from helpers import PATIENCE_S, Start, clip, demo_config, demo_profile, settle, show
+from helpers import MODEL, PATIENCE_S, Start, clip, demo_config, demo_profile, settle, show
+from numpy.typing import NDArray
 from serial_reference import Committed
 from two_engines import TWO
 
 from edge_vlm_ros.model_profile import ModelProfile
-from edge_vlm_ros.runtime import ConfigError, PlanningConfig, Runtime, RuntimeListener
+from edge_vlm_ros.runtime import (
+    ConfigError,
+    PlanningConfig,
+    Runtime,
+    RuntimeConfig,
+    RuntimeListener,
+)
+from tools.reference_loop import ReferenceLoop
 
 STREAMS = serial.STREAMS
 
@@ -33,9 +46,14 @@ def grid_profile(tmp_path_factory: pytest.TempPathFactory) -> ModelProfile:
 def start(grid_profile: ModelProfile) -> Iterator[Start]:
     runtimes: list[Runtime] = []
 
-    def make(*streams: Any, listener: RuntimeListener | None = None, **settings: Any) -> Runtime:
+    def make(
+        *streams: Any,
+        config: RuntimeConfig | None = None,
+        listener: RuntimeListener | None = None,
+        **settings: Any,
+    ) -> Runtime:
         settings.setdefault("profile", grid_profile)
-        runtime = Runtime(demo_config(*streams, **settings), listener)
+        runtime = Runtime(config or demo_config(*streams, **settings), listener)
         runtimes.append(runtime)
         runtime.load()
         runtime.activate()
@@ -72,6 +90,51 @@ def test_random_interleaving_on_two_engines(start: Start, alone: Runtime, policy
 
 def test_answers_while_the_history_is_rebuilt(start: Start, alone: Runtime) -> None:
     serial.test_answers_while_the_history_is_rebuilt(start, alone)
+
+
+class GridReferenceLoop(ReferenceLoop):
+    """The bare loop, with frames of a grid of 7 x 7."""
+
+    def _eval_embeddings(self, embeddings: NDArray[np.float32]) -> None:
+        n, side = len(embeddings), 7
+        batch = llama.llama_batch_init(n, self.n_embd, 1)
+        part = np.ascontiguousarray(embeddings, np.float32)
+        ctypes.memmove(batch.embd, part.ctypes.data, part.nbytes)
+        y, x = np.divmod(np.arange(n), side)
+        start = self.n_past
+        sections = np.concatenate((0 * y + start, y + start, x + start, 0 * y))
+        positions = (llama.llama_pos * (4 * n))(*sections.tolist())
+        batch.pos, batch.n_tokens = positions, n
+        for row in range(n):
+            batch.n_seq_id[row], batch.seq_id[row][0], batch.logits[row] = 1, 0, row == n - 1
+        assert llama.llama_decode(self._context, batch) == 0
+        self.n_past += side
+
+
+@pytest.fixture(scope="module")
+def reference(grid_profile: ModelProfile) -> Iterator[ReferenceLoop]:
+    loop = GridReferenceLoop(grid_profile.language.file, MODEL / "vision.onnx")
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def _as_demo(monkeypatch: pytest.MonkeyPatch, grid_profile: ModelProfile) -> None:
+    monkeypatch.setattr(helpers, "demo_profile", lambda: grid_profile)
+
+
+@pytest.mark.usefixtures("_as_demo")
+@pytest.mark.parametrize("seed", range(3))
+def test_random_use(start: Start, reference: ReferenceLoop, seed: int) -> None:
+    """Also where computing fails within a frame."""
+    stress.test_random_use(start, reference, seed)
+
+
+@pytest.mark.usefixtures("_as_demo")
+def test_questions_about_many_epochs_at_once(
+    start: Start, reference: ReferenceLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stress.test_questions_about_many_epochs_at_once(start, reference, monkeypatch)
 
 
 def test_positions_of_a_history(start: Start) -> None:
