@@ -7,15 +7,14 @@ buried: they pass to a grave, a sequence that nobody reads, and are freed when t
 cells that the next tokens are to get. The lowest free cells are then always the right ones.
 
 A cell is named by its position in a sequence. The cells of a frame in a grid (M-RoPE) share one
-position, the first of the frame; such a group is buried and exhumed as a whole.
+position, the first of the frame: they are buried together, and before some of them are used they
+are given positions of their own (`split`, `room_for_loose`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
 from typing import NamedTuple
 
 
@@ -92,31 +91,37 @@ class CellMap:
         ordered = self._ascending(sequences)
         if ordered is None or self._loose:
             # The lowest free cells are taken, whatever one would like.
-            wanted = self._dead if ordered is None else self._with_groups(ordered)
+            wanted = self._loose + (self._dead if ordered is None else ordered)
             fresh = range(self.top, min(self.n_cells, self.top + len(sequences)))
-            chosen = sorted({*self._loose, *wanted, *fresh})[: len(sequences)]
+            chosen = sorted({*wanted, *fresh})[: len(sequences)]
         else:
             chosen = ordered
         if len(chosen) < len(sequences):
             return None
-        is_ordered = chosen == ordered or all(
-            cell > max(self.cells(sequence), default=-1)
-            for sequence, cell in zip(sequences, chosen, strict=True)
-        )
-        return Placement(tuple(chosen), self._ranges(chosen), is_ordered)
+        return Placement(tuple(chosen), self._ranges(chosen), chosen == ordered)
+
+    def split(self, cells: Iterable[int]) -> tuple[PositionRange, ...]:
+        """Those of the cells that are buried with others cannot be had alone: all of these are
+        loose now, and what is returned is to be freed."""
+        wanted = {c for cell in cells for c in self._group(cell) if len(self._group(cell)) > 1}
+        ranges = self._ranges(wanted)
+        for cell in wanted:
+            self._forget(cell)
+            insort(self._loose, cell)
+        self._lower_top_to_dead()
+        return ranges
 
     def hold(
         self, sequences: Sequence[int], cells: Sequence[int], positions: Sequence[int]
     ) -> None:
         """The placed tokens are there, at these positions, which ascend in each sequence."""
-        self._exhume(cells)
         for sequence, cell, position in zip(sequences, cells, positions, strict=True):
+            self._forget(cell)
             self._holders[cell] = 1
             self._cells.setdefault(sequence, []).append(cell)
             self._positions.setdefault(sequence, []).append(position)
             self._next[sequence] = position + 1
         self.top = max(self.top, max(cells, default=-1) + 1)
-        self._lower_top_to_dead()
 
     def go_on_at(self, sequence: int, position: int) -> None:
         """The next token of a sequence will be there: its last item takes positions up to that."""
@@ -124,8 +129,8 @@ class CellMap:
 
     def lose(self, cells: Sequence[int]) -> None:
         """The placed tokens did not get there: their cells are free."""
-        self._exhume(cells)
         for cell in cells:
+            self._forget(cell)
             if cell < self.top:
                 insort(self._loose, cell)
         self._lower_top_to_dead()
@@ -186,15 +191,12 @@ class CellMap:
         """The lowest cells in which every token lies above what its sequence has."""
         chosen: list[int] = []
         last, fresh = -1, self.top
-        floor = max(map(self._last, sequences), default=-1)
-        opened: deque[int] = deque()
-        """Cells that are free as soon as those chosen are: to be taken next."""
         for sequence in sequences:
-            last = max(last, self._last(sequence))
-            if not opened and fresh == self.top:
-                opened.extend(self._lowest_group(last, floor))
-            if opened:
-                last = opened.popleft()
+            held = self._cells.get(sequence)
+            last = max(last, held[-1] if held else -1)
+            index = bisect_right(self._dead, last)
+            if index < len(self._dead) and fresh == self.top:
+                last = self._dead[index]
             elif fresh < self.n_cells:
                 last, fresh = fresh, fresh + 1
             else:
@@ -202,28 +204,12 @@ class CellMap:
             chosen.append(last)
         return chosen
 
-    def _last(self, sequence: int) -> int:
-        cells = self._cells.get(sequence)
-        return cells[-1] if cells else -1
-
-    def _lowest_group(self, last: int, floor: int) -> Sequence[int]:
-        """The buried cell above ``last`` that comes first, with all that are exhumed with it: those
-        must then lie above ``floor``."""
-        for cell in islice(self._dead, bisect_right(self._dead, last), None):
-            group = self._group(cell)
-            if len(group) == 1 or group[0] > max(last, floor):
-                return group
-        return ()
-
     def _group(self, cell: int) -> Sequence[int]:
         """All cells, ascending, that are exhumed with a buried one; any other is by itself."""
         if cell not in self._buried:
             return (cell,)
         grave, position = self._buried[cell]
         return self._graves[grave][position]
-
-    def _with_groups(self, cells: Iterable[int]) -> set[int]:
-        return {other for cell in cells for other in self._group(cell)}
 
     def _cut(self, sequence: int, start: int) -> None:
         """Forget the tokens of a sequence from ``start`` on."""
@@ -257,15 +243,6 @@ class CellMap:
         """Loose cells at the top are below it no more."""
         while self._loose and self._loose[-1] == self.top - 1:
             self.top = self._loose.pop()
-
-    def _exhume(self, cells: Iterable[int]) -> None:
-        """These cells are neither buried nor loose any more; what is freed with them is loose."""
-        others = self._with_groups(cells).difference(cells)
-        for cell in cells:
-            self._forget(cell)
-        for cell in others:
-            self._forget(cell)
-            insort(self._loose, cell)
 
     def _bury(
         self, sequence: int, dead: list[tuple[int, int]], exhumed: tuple[PositionRange, ...]

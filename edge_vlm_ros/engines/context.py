@@ -19,7 +19,7 @@ from edge_vlm_ros.history import Grid, embedding_positions
 
 from . import native_log
 from .batch import Batch
-from .cell_map import CellMap, PositionRange
+from .cell_map import CellMap, Placement, PositionRange
 from .config import KvType
 from .errors import (
     ComputeError,
@@ -231,17 +231,28 @@ class LlamaContext:
 
         Raises NoCellsError.
         """
-        placement = self._map.place(sequences)
+        placement = self._choose(sequences)
         if placement is not None and not placement.ordered and len(set(sequences)) == 1:
             if self._map.is_alone(sequences[0]):
                 self._move_down(sequences[0])
-                placement = self._map.place(sequences)
+                placement = self._choose(sequences)
         if placement is None:
             raise NoCellsError(f"no free KV cells for {len(sequences)} rows")
         self._free(placement.exhumed)
         if not placement.ordered:
             self.unordered += len(sequences)
         return placement.cells
+
+    def _choose(self, sequences: Sequence[int]) -> Placement | None:
+        """A placement in cells of which each can be had alone."""
+        while True:
+            if self._has_grids:
+                self._bury_loose()
+            placement = self._map.place(sequences)
+            together = self._map.split(placement.cells) if placement else ()
+            if not together:
+                return placement
+            self._free(together)
 
     def _move_down(self, sequence: int) -> None:
         """Put a sequence that has come to the end of the cache into the lowest cells."""
@@ -319,7 +330,6 @@ class LlamaContext:
         in_order = np.argsort(positions, kind="stable")
         self._map.hold(sequences, np.array(cells)[in_order].tolist(), positions[in_order].tolist())
         self._map.go_on_at(sequence, at.stop)
-        self._fill_gaps()
 
     def _import_to_scratch(self, blob: NDArray[np.uint8], at: PositionRange, n_cells: int) -> None:
         native_log.recent_errors()
@@ -343,10 +353,10 @@ class LlamaContext:
                 f"{at.start} to {at.stop} ({blob.nbytes} bytes)"
             )
 
-    def _fill_gaps(self) -> None:
-        """Bury the cells that were freed with the group of those that were wanted: else the next
-        tokens of whatever sequence would get them."""
-        room = self._map.room_for_loose() if self._has_grids else None
+    def _bury_loose(self) -> None:
+        """Fill the cells that are free below others with what nobody will read, each at a position
+        of its own."""
+        room = self._map.room_for_loose()
         if room is None:
             return
         blob = unread_cells(np.arange(room.start, room.stop, dtype=np.int32), *self._kv_rows)
@@ -391,7 +401,6 @@ class LlamaContext:
         code = llama.llama_decode(self._handle, batch)
         if code == 0:
             self._map.hold(sequences, cells, positions)
-            self._fill_gaps()
             return
         text = f"{batch.n_tokens} rows (native code {code}): {native_log.recent_errors()}"
         for sequence in set(sequences):  # what was computed of them, if anything
