@@ -6,10 +6,8 @@ Synchronous and owned by one thread. It knows nothing of streams and answers.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import llama_cpp.llama_cpp as llama
 import numpy as np
@@ -35,7 +33,8 @@ from .errors import (
 from .frame_positions import N_SECTIONS, rows_in_grid, rows_in_line
 from .model import LlamaModel
 from .native import Chunk, FramePart
-from .state_blob import cell_positions, unread_cells
+from .scratch_sequence import ScratchSequence
+from .state_blob import cell_positions, ggml_type, row_bytes, unread_cells
 
 _logger = logging.getLogger(__name__)
 
@@ -43,10 +42,6 @@ LLAMA_MAX_SEQ = 256
 """Sequence ids of a unified cache must be below this: llama.cpp's compile-time constant."""
 
 _MAX_GRAVES = 32
-
-# enum ggml_type; the binding does not name all of them
-_GGML_TYPE = {"f32": 0, "f16": 1, "q8_0": 8, "bf16": 30}
-_BYTES_PER_ELEMENT = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32}
 
 
 class LlamaContext:
@@ -91,7 +86,7 @@ class LlamaContext:
         params.n_batch = params.n_ubatch = max(n_batch, graves.stop)
         params.n_seq_max = graves.stop
         params.n_threads = params.n_threads_batch = n_threads
-        params.type_k = params.type_v = _GGML_TYPE[kv_type]
+        params.type_k = params.type_v = ggml_type(kv_type)
         params.flash_attn_type = llama.LLAMA_FLASH_ATTN_TYPE_ENABLED
         params.kv_unified = True
         params.op_offload = False  # never a CPU's work to a GPU
@@ -107,13 +102,16 @@ class LlamaContext:
                 f"{model.path.name}: {native_log.recent_errors()}"
             )
         self._memory = llama.llama_get_memory(self._handle)
-        self._scratch = n_seq_max - 1
         self.n_ctx: int = llama.llama_n_ctx(self._handle)
         # llama.cpp aborts the process on a larger batch than this, which n_ctx limits too.
         self.n_batch = n_batch = llama.llama_n_batch(self._handle)
         self.kv_bytes = _kv_bytes(model, self.n_ctx, kv_type)
         self._n_embd = model.n_embd_frame
         self._has_grids = model.has_grids
+        self._last_sequence = n_seq_max - 1
+        self._scratch = ScratchSequence(
+            self._handle, self._last_sequence, self._wait, has_grids=model.has_grids
+        )
         self._kv_rows = (kv_type, model.n_layer, model.n_embd_k, model.n_embd_v)
         self._batch = Batch(n_batch, N_SECTIONS if model.has_grids else 1)
         self._map = CellMap(self.n_ctx, graves)
@@ -270,22 +268,8 @@ class LlamaContext:
         """
         if self._map.is_cut(sequence, start) or self._map.is_cut(sequence, stop):
             raise ExportError(f"the range {start} to {stop} would cut a frame")
-        positions = self._map.position(sequence, start), self._map.position(sequence, stop)
-        try:
-            llama.llama_memory_seq_cp(self._memory, sequence, self._scratch, *positions)
-            n = llama.llama_state_seq_get_size_ext(self._handle, self._scratch, 0)
-            blob = np.empty(n, np.uint8)
-            written = llama.llama_state_seq_get_data_ext(
-                self._handle, _bytes_pointer(blob), n, self._scratch, 0
-            )
-        finally:
-            self._remove(PositionRange(self._scratch, 0, -1))
-        if not 0 < written == n:
-            raise ExportError(
-                f"llama.cpp exported {written} of {n} bytes of the tokens {start} to {stop}: "
-                f"{native_log.recent_errors()}"
-            )
-        return blob
+        first, end = (self._map.position(sequence, place) for place in (start, stop))
+        return self._scratch.export(PositionRange(sequence, first, end))
 
     def import_range(
         self,
@@ -317,41 +301,14 @@ class LlamaContext:
             text = f"the positions {at.start} to {at.stop} cannot be imported: {error}"
             raise ImportRefusedError(text) from error
         try:
-            # An import replaces what its sequence has, and wipes it when it fails.
-            self._import_to_scratch(blob, at, n)
-            self._wait()
-            llama.llama_memory_seq_cp(self._memory, self._scratch, sequence, -1, -1)
+            self._scratch.import_(blob, at, n)
         except ImportRefusedError:
             self._map.lose(cells)
             raise
-        finally:
-            self._remove(PositionRange(self._scratch, 0, -1))
         positions = cell_positions(blob, has_grids=self._has_grids)
         in_order = np.argsort(positions, kind="stable")
         self._map.hold(sequences, np.array(cells)[in_order].tolist(), positions[in_order].tolist())
         self._map.go_on_at(sequence, at.stop)
-
-    def _import_to_scratch(self, blob: NDArray[np.uint8], at: PositionRange, n_cells: int) -> None:
-        native_log.recent_errors()
-        read = llama.llama_state_seq_set_data_ext(
-            self._handle, _bytes_pointer(blob), blob.nbytes, self._scratch, 0
-        )
-        if read != blob.nbytes:
-            raise ImportRefusedError(
-                f"llama.cpp refused the state of the positions {at.start} to {at.stop} (are there "
-                f"as many free cells?): {native_log.recent_errors()}"
-            )
-        first = llama.llama_memory_seq_pos_min(self._memory, self._scratch)
-        end = llama.llama_memory_seq_pos_max(self._memory, self._scratch) + 1
-        n = llama.llama_state_seq_get_size_ext(self._handle, self._scratch, 0)
-        n_found = len(cell_positions(blob, has_grids=self._has_grids))
-        # A frame in a grid has no cell at its later positions.
-        is_whole = end == at.stop or (self._has_grids and end < at.stop)
-        if first != at.start or not is_whole or (n, n_found) != (blob.nbytes, n_cells):
-            raise ImportRefusedError(
-                f"llama.cpp imported the positions {first} to {end} ({n} bytes) from a state of "
-                f"{at.start} to {at.stop} ({blob.nbytes} bytes)"
-            )
 
     def _bury_loose(self) -> None:
         """Fill the cells that are free below others with what nobody will read, each at a position
@@ -361,14 +318,10 @@ class LlamaContext:
             return
         blob = unread_cells(np.arange(room.start, room.stop, dtype=np.int32), *self._kv_rows)
         try:
-            self._import_to_scratch(blob, room, room.stop - room.start)
-            llama.llama_memory_seq_cp(self._memory, self._scratch, room.sequence, -1, -1)
+            self._scratch.import_(blob, room, room.stop - room.start)
+            self._map.bury_loose(room)
         except ImportRefusedError as error:
             _logger.warning("%d KV cells are free out of order: %s", room.stop - room.start, error)
-        else:
-            self._map.bury_loose(room)
-        finally:
-            self._remove(PositionRange(self._scratch, 0, -1))
 
     def next_position(self, sequence: int) -> int:
         """The position of the next token of a sequence; 0 when it is empty."""
@@ -426,9 +379,9 @@ class LlamaContext:
     def _check_places(self, sequences: Sequence[int], places: Sequence[int]) -> None:
         ends: dict[int, int] = {}
         for sequence, place in zip(sequences, places, strict=True):
-            if not 0 <= sequence <= self._scratch:
+            if not 0 <= sequence <= self._last_sequence:
                 raise InvalidBatchError(
-                    f"there is no sequence {sequence}: the last is {self._scratch}"
+                    f"there is no sequence {sequence}: the last is {self._last_sequence}"
                 )
             end = ends.get(sequence, len(self._map.cells(sequence)))
             if place != end:
@@ -436,10 +389,6 @@ class LlamaContext:
                     f"place {place} does not follow the {end} tokens of its sequence"
                 )
             ends[sequence] = end + 1
-
-
-def _bytes_pointer(blob: NDArray[np.uint8]) -> Any:
-    return blob.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _check_memory(model: LlamaModel, n_ctx: int, kv_type: KvType) -> None:
@@ -453,5 +402,5 @@ def _check_memory(model: LlamaModel, n_ctx: int, kv_type: KvType) -> None:
 
 def _kv_bytes(model: LlamaModel, n_ctx: int, kv_type: KvType) -> int:
     """Size of the cache: K and V rows of all KV heads, every layer."""
-    row = (model.n_embd_k + model.n_embd_v) * _BYTES_PER_ELEMENT[kv_type]
-    return int(model.n_layer * n_ctx * row)
+    row = row_bytes(kv_type, model.n_embd_k) + row_bytes(kv_type, model.n_embd_v)
+    return model.n_layer * n_ctx * row

@@ -343,7 +343,7 @@ def test_an_export_that_fails(make: Make, monkeypatch: pytest.MonkeyPatch) -> No
     context = make()
     feed(context, 0, 0, 10)
     monkeypatch.setattr(llama, "llama_state_seq_get_data_ext", lambda *_: 0)
-    with pytest.raises(ExportError, match="0 of .* bytes of the tokens 2 to 9"):
+    with pytest.raises(ExportError, match="0 of .* bytes of the positions 2 to 9"):
         context.export_range(0, 2, 9)
     assert context.next_position(3) == 0
 
