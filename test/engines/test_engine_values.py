@@ -15,6 +15,7 @@ from edge_vlm_ros.engines.branch import cells_needed
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.engines.jobs import AppendJob, Trunk
 from edge_vlm_ros.engines.moving_average import MovingAverage
+from edge_vlm_ros.engines.native import FramePart
 from edge_vlm_ros.engines.protocol import (
     AppendToTrunk,
     Boundary,
@@ -92,7 +93,9 @@ def test_chunks_start_anew_at_every_segment() -> None:
         job.finish_chunk(0.5)
     assert [len(c) for c in chunks] == [3, 2, 3, 3, 1, 1]
     assert [c for c in chunks if isinstance(c, tuple)] == [(1, 2, 3), (4, 5), (6,)]
-    arrays = [c for c in chunks if isinstance(c, np.ndarray)]
+    parts = [c for c in chunks if isinstance(c, FramePart)]
+    assert [part.first for part in parts] == [0, 3, 6]
+    arrays = [part.embeddings for part in parts]
     assert all(a.dtype == np.float32 and a.flags.c_contiguous for a in arrays)
     np.testing.assert_array_equal(np.concatenate(arrays), rows)
     assert (job.tokens_done, job.seconds) == (13, 3.0)
