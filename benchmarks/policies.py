@@ -222,7 +222,7 @@ def describe(plan: Plan, model: BenchmarkModel) -> Sequence[str]:
     """What the figures are of, in words."""
     return (
         f"Model: {model.label}, {plan.kv_type} KV; every frame is encoded by "
-        f"{model.profile.encoder.file.name} in one thread",
+        f"{model.profile.encoder.backends[0].file.name} in one thread",
         f"Engines: {plan.setup.describe()}; up to {MAX_PARALLEL} answers in a batch",
         f"Burst: {STREAMS} streams, {FRAMES} frames and {QUESTIONS} questions each, all at once, "
         f"{MOST_TOKENS} tokens an answer; a Runtime of its own for every run, models stay loaded",
