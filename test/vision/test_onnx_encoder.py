@@ -132,6 +132,27 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
         opened(file=damaged)
 
 
+def test_an_nvidia_gpu_that_this_onnxruntime_cannot_use_is_said() -> None:
+    """It would compute on the CPU without a word."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("onnxruntime-gpu is installed here")
+    words = "no CUDAExecutionProvider, only .*CPUExecutionProvider; install onnxruntime-gpu, or use"
+    with pytest.raises(EncoderError, match=words):
+        opened(provider="cuda")
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_gpu_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    with pytest.raises(EncoderError, match="could not start CUDAExecutionProvider.*driver"):
+        opened(provider="cuda")
+
+
 def test_thread_counts_below_one_are_refused() -> None:
     with pytest.raises(EncoderError, match="at least 1 thread"):
         OnnxEncoder(PROFILE, BACKEND, threads=0)
