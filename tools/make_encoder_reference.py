@@ -20,6 +20,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from edge_vlm_ros.engines import native_log  # noqa: E402
 from edge_vlm_ros.model_profile import load_profile  # noqa: E402
 from edge_vlm_ros.vision.opening import open_untested  # noqa: E402
 from edge_vlm_ros.vision.preprocess import resize_rgb  # noqa: E402
@@ -51,7 +52,8 @@ def main() -> int:
         profile.encoder.resize,
         profile.encoder.pad_value,
     )
-    encoder = open_untested(profile.encoder)
+    native_log.install()
+    encoder = open_untested(profile.encoder, language=profile.language.file)
     np.savez_compressed(out, rgb=rgb, embeddings=encoder.encode(rgb))
     result = self_test(encoder, out)
     print(f"{out}: {out.stat().st_size} bytes; {result.message}")
