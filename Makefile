@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-vulkan lint colcon-test bench soak clean
+.PHONY: help setup demo test test-qemu test-qnn test-rknn test-vulkan lint colcon-test bench soak clean
 
 TEST_ARGS ?=
 BENCH_ARGS ?=
@@ -30,6 +30,20 @@ test-vulkan: setup ## Engines on Vulkan, on Mesa's software driver (once 15 minu
 	@$(ENV) python -m tools.setup.vulkan
 	@$(ENV) EDGE_VLM_ROS_TEST_VULKAN=1 GGML_VK_VISIBLE_DEVICES=0 \
 	  LLAMA_CPP_LIB_PATH="$$VIRTUAL_ENV/vulkan/lib" python -m pytest test/vulkan $(TEST_ARGS)
+
+test-rknn: setup ## The demo encoder in Rockchip's converter and simulator (650 MB, 4 minutes)
+	@$(ENV) python -m tools.setup.npu_rknn
+	@$(ENV) EDGE_VLM_ROS_TEST_RKNN=1 python -m pytest test/npu/rknn/test_rknn_simulator.py $(TEST_ARGS)
+
+test-qemu: setup ## The encoder with Rockchip's library for aarch64, under qemu (850 MB, 4 minutes)
+	@$(ENV) python -m tools.setup.npu_rknn
+	@$(ENV) python -m tools.setup.qemu
+	@$(ENV) python -m tools.setup.npu_qnn --arm
+	@$(ENV) EDGE_VLM_ROS_TEST_QEMU=1 python -m pytest test/npu $(TEST_ARGS)
+
+test-qnn: setup ## The demo encoder on the emulator of Qualcomm's NPU (600 MB, 4 minutes)
+	@$(ENV) python -m tools.setup.npu_qnn
+	@$(ENV) EDGE_VLM_ROS_TEST_QNN=1 python -m pytest test/npu/qnn $(TEST_ARGS)
 
 colcon-test: setup ## The tests the way a ROS workspace runs them (TEST_ARGS for pytest)
 	@$(ENV) PYTEST_ADDOPTS="$(TEST_ARGS)" bash tools/setup/colcon_test.sh

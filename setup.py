@@ -12,6 +12,7 @@ VERSION = "0.1.0"
 
 INSTALL_REQUIRES = [
     "crc32c>=2.7",
+    "gguf==0.19.*",  # gguf_file.py replaces a method of its reader
     "llama-cpp-python==0.3.36",  # exactly: the engine uses its low-level interface
     "numpy>=1.26",
     "onnxruntime>=1.20,<1.31",  # 1.31 sends telemetry by default
@@ -65,12 +66,11 @@ EXTRAS_REQUIRE = {
     "ros-kilted": _ros("kilted"),
     # Neural processors.
     "rknn": ["rknn-toolkit-lite2>=2.3"],
-    "qnn": ["onnxruntime-qnn>=1.20"],
+    "qnn": ["onnxruntime>=1.24.2", "onnxruntime-qnn==2.7.0"],
     # Pictures of what engines do.
     "plots": _PLOTS,
     # Tests, linters, benchmarks, and making the demo model.
     "dev": [
-        "gguf==0.19.*",
         "hypothesis>=6",
         *_PLOTS,
         "mypy>=1.13",
@@ -88,7 +88,7 @@ EXTRAS_REQUIRE = {
 def _shared_files() -> list[tuple[str, list[str]]]:
     """Models and parameters, under <prefix>/share/edge_vlm_ros as in a ROS installation."""
     directories: dict[str, list[str]] = {}
-    for top in ("config", "launch", "models"):
+    for top in ("config", "dashboards", "launch", "models"):
         for path in sorted((ROOT / top).rglob("*")):
             # Checkpoints are needed to train and export the demo model only.
             if path.is_file() and path.suffix != ".pyc" and path.parent.name != "checkpoint":

@@ -55,7 +55,9 @@ def measure_decode(model: BenchmarkModel, max_tokens: int, rounds: int) -> Decod
     profile = model.profile
     frames = _crowded_table()
     threads = EngineConfig().threads
-    loop = ReferenceLoop(profile.language.file, profile.encoder.file, n_threads=threads, n_batch=64)
+    loop = ReferenceLoop(
+        profile.language.file, profile.encoder.backends[0].file, n_threads=threads, n_batch=64
+    )
     try:
         for frame in frames:
             loop.add_frame(frame)

@@ -43,7 +43,9 @@ def measure_growth(model: BenchmarkModel, rounds: int) -> list[GrowthRow]:
     profile = model.profile
     table = TableStream(7, width=224, height=224)
     threads = EngineConfig().threads
-    loop = ReferenceLoop(profile.language.file, profile.encoder.file, n_threads=threads, n_batch=64)
+    loop = ReferenceLoop(
+        profile.language.file, profile.encoder.backends[0].file, n_threads=threads, n_batch=64
+    )
     runtime = Runtime(RuntimeConfig(profile, (StreamConfig("camera"),)))
     runtime.load()
     runtime.activate()

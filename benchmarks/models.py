@@ -14,7 +14,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_vlm_ros.model_profile import ModelProfile, load_profile
-from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
+from edge_vlm_ros.vision.opening import open_untested
 from tools.demo_model.random_gguf import SHAPES, TOKENIZER, write_random_gguf
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -127,13 +127,15 @@ def _write_profile(path: Path, shape: str, encoder_kind: EncoderKind, context_to
     document["name"] = shape
     document["language"] = {"file": "lm.gguf", "context_tokens": context_tokens}
     encoder = document["encoder"]
-    del encoder["sha256"]
+    backend = encoder["backends"][0]
+    del backend["sha256"]
     file, reference = f"vision.{encoder_kind}.onnx", f"reference.{encoder_kind}.npz"
-    encoder.update(file=file, n_embd=SHAPES[shape].n_embd, reference=reference)
+    backend["file"] = file
+    encoder.update(n_embd=SHAPES[shape].n_embd, reference=reference)
     if encoder_kind == "demo":
-        encoder["output"] = "wide_embeds"
+        backend["output"] = "wide_embeds"
     document["history"]["max_turns"] = 0
     path.write_text(yaml.safe_dump(document))
     rgb = np.random.default_rng(1).integers(0, 255, (_SIZE, _SIZE, 3), np.uint8)
-    embeddings = OnnxEncoder(load_profile(path).encoder).encode(rgb)
+    embeddings = open_untested(load_profile(path).encoder).encode(rgb)
     np.savez(path.parent / reference, rgb=rgb, embeddings=embeddings)

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from edge_vlm_ros.engines.config import EngineConfig
@@ -43,7 +44,8 @@ WORKLOADS: tuple[WorkloadName, ...] = ("burst", "live")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured. After ``limit_s`` no run begins any more."""
+    """What is measured. After ``limit_s`` no run begins any more. Every run writes a trace into the
+    folder ``traces``, if there is one."""
 
     setup: Setup
     model_name: ModelName
@@ -55,6 +57,7 @@ class Plan:
     live_s: float
     limit_s: float
     objective: Objective
+    traces: Path | None = None
 
 
 def all_policies(setup: Setup) -> tuple[str, ...]:
@@ -152,6 +155,11 @@ class _Bench:
         with running(self._settings, engines, policy, self._models) as (runtime, witness):
             if key.policy == SERIAL:
                 runtime.set_policy(f"single:{self._best_of(runtime)}", self._plan.objective)
+            if self._plan.traces is not None:
+                name = (
+                    f"{key.workload}-{key.load:g}-{key.policy.replace(':', '-')}-{key.number}.json"
+                )
+                runtime.start_trace(str(self._plan.traces.absolute() / name))
             carrier = Carrier(runtime, witness, workload)
             grace_s = self._plan.live_s if key.workload == "live" else 0.0
             run = carrier.carry(key, grace_s, strictly=key.policy == SERIAL)
@@ -222,7 +230,7 @@ def describe(plan: Plan, model: BenchmarkModel) -> Sequence[str]:
     """What the figures are of, in words."""
     return (
         f"Model: {model.label}, {plan.kv_type} KV; every frame is encoded by "
-        f"{model.profile.encoder.file.name} in one thread",
+        f"{model.profile.encoder.backends[0].file.name} in one thread",
         f"Engines: {plan.setup.describe()}; up to {MAX_PARALLEL} answers in a batch",
         f"Burst: {STREAMS} streams, {FRAMES} frames and {QUESTIONS} questions each, all at once, "
         f"{MOST_TOKENS} tokens an answer; a Runtime of its own for every run, models stay loaded",

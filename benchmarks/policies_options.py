@@ -41,6 +41,9 @@ def add_policies_options(parser: argparse.ArgumentParser) -> None:
         "--results", type=Path,
         help="file with a line of JSON for every run; what it has is not done again",
     )  # fmt: skip
+    group.add_argument(
+        "--traces", type=Path, metavar="FOLDER", help="write a trace of every run there"
+    )
 
 
 def run_policies(arguments: argparse.Namespace, machine: str) -> None:
@@ -65,6 +68,7 @@ def run_policies(arguments: argparse.Namespace, machine: str) -> None:
         live_s=3.0 if arguments.quick else arguments.seconds,
         limit_s=arguments.limit,
         objective=arguments.objective,
+        traces=arguments.traces,
     )
     model = endless_model(name)
     about = policies.describe(plan, model)

@@ -26,7 +26,7 @@ import yaml
 from onnx import TensorProto, helper, numpy_helper
 
 from edge_vlm_ros.model_profile import load_profile
-from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
+from edge_vlm_ros.vision.opening import open_untested
 from tools.demo_model.gguf_file import Shape
 from tools.demo_model.random_gguf import SHAPES, TOKENIZER, write_random_gguf
 
@@ -150,10 +150,7 @@ def _write_profile(folder: Path, name: str, shape: Shape) -> Path:
     document["description"] = "frames that are text, for a benchmark"
     document["language"] = {"file": "lm.gguf", "context_tokens": 4096}
     document["encoder"] = {
-        "type": "onnx",
-        "file": "vision.onnx",
-        "input": "image",
-        "output": "embeds",
+        "backends": [{"type": "onnx", "file": "vision.onnx", "input": "image", "output": "embeds"}],
         "size": [_GRID, _GRID],
         "resize": "stretch",
         "scale": 1.0,
@@ -169,6 +166,6 @@ def _write_profile(folder: Path, name: str, shape: Shape) -> Path:
     path = folder / "profile.yaml"
     path.write_text(yaml.safe_dump(document))
     picture = stand_in(0, 0).picture
-    embeddings = OnnxEncoder(load_profile(path).encoder).encode(picture)
+    embeddings = open_untested(load_profile(path).encoder).encode(picture)
     np.savez(folder / "reference.npz", rgb=picture, embeddings=embeddings)
     return path

@@ -304,7 +304,7 @@ def describe(plan: Plan, model: BenchmarkModel) -> Sequence[str]:
     encoder = model.profile.encoder
     return (
         f"Model: {model.label}; frames of {encoder.n_tokens} + {_WRAPPING} tokens, encoded with "
-        f"{encoder.file.name} on {_encoder_threads()} CPU threads",
+        f"{encoder.backends[0].file.name} on {_encoder_threads()} CPU threads",
         "Through a Runtime without ROS: first tokens as it reports them (AnswerMetrics.ttft_ms); "
         "recompute counts from the first picture, handing over to it, encoding and computing "
         "overlap; the history's KV is on the other engine only, no snapshot is kept",

@@ -23,6 +23,8 @@ from pydantic import (
     model_validator,
 )
 
+from .history import Grid
+
 
 class ProfileError(ValueError):
     """A model profile, or a file it names, that cannot be used. Names file, field and remedy."""
@@ -54,19 +56,84 @@ class LanguageProfile(_Part):
     context_tokens: Positive
 
 
-class EncoderProfile(_Part):
-    """The vision encoder and how camera pixels become its input.
-
-    An input value is ``(pixel * scale - mean) / std``, per channel in RGB order. ``size`` is
-    (height, width) in pixels. ``grid`` is (rows, columns) of the tokens, and must be given for
-    language models with M-RoPE (Qwen2-VL, Qwen2.5-VL, Qwen3-VL), only for them.
-    """
+class OnnxBackend(_Part):
+    """ONNX Runtime on the CPU or an NVIDIA GPU. ``input`` and ``output`` name float32 tensors."""
 
     type: Literal["onnx"]
     file: ProfilePath
     sha256: Sha256 | None = None
+    provider: Literal["cpu", "cuda"] = "cpu"
     input: NonEmpty
     output: NonEmpty
+    layout: Literal["nchw", "nhwc"] = "nchw"
+
+
+class QnnBackend(_Part):
+    """ONNX Runtime with Qualcomm's NPU (HTP): a quantised (QDQ) ONNX file with float32 tensors
+    [1, 3, height, width] and [1, n_tokens, n_embd].
+
+    ``soc_model`` and ``htp_arch`` as the vendor numbers them; 35 and 68 are the QCS6490.
+    """
+
+    type: Literal["qnn"]
+    file: ProfilePath
+    sha256: Sha256 | None = None
+    input: NonEmpty
+    output: NonEmpty
+    soc_model: Positive = 35
+    htp_arch: Positive = 68
+
+
+class RknnBackend(_Part):
+    """The NPU of Rockchip SoCs: a .rknn file that takes uint8 RGB [1, height, width, 3] and knows
+    mean and std itself.
+
+    ``core_mask`` says which NPU cores one context uses. With ``contexts`` above 1 frames are
+    encoded side by side, context n on core n alone.
+    """
+
+    type: Literal["rknn"]
+    file: ProfilePath
+    sha256: Sha256 | None = None
+    core_mask: Literal["auto", "0", "1", "2", "0_1", "0_1_2", "all"] = "auto"
+    contexts: int = Field(default=1, ge=1, le=3)
+
+    @model_validator(mode="after")
+    def _contexts_have_a_core_each(self) -> RknnBackend:
+        if self.contexts > 1 and self.core_mask != "auto":
+            raise ValueError(
+                f"{self.contexts} contexts have a core each; leave core_mask at auto, not "
+                f"{self.core_mask}"
+            )
+        return self
+
+
+class MtmdBackend(_Part):
+    """A projector file (mmproj GGUF) that llama.cpp's multimodal library runs on ``device``, with
+    its own preprocessing of the resized frame: scale, mean and std of the profile are not used."""
+
+    type: Literal["mtmd"]
+    file: ProfilePath
+    sha256: Sha256 | None = None
+    device: NonEmpty = "cpu"
+
+
+EncoderBackend = Annotated[
+    OnnxBackend | QnnBackend | RknnBackend | MtmdBackend, Field(discriminator="type")
+]
+
+
+class EncoderProfile(_Part):
+    """The vision encoder and how camera pixels become its input.
+
+    ``backends`` are tried in this order: the first that starts here and passes the self-test
+    against ``reference`` is used. An input value is ``(pixel * scale - mean) / std``, per channel
+    in RGB order. ``size`` is (height, width) in pixels. ``grid`` says how the tokens lie, [rows,
+    columns] or [rows, columns, before, after] with tokens like text around them: for language
+    models with M-RoPE (Qwen2-VL, Qwen2.5-VL, Qwen3-VL), and only for them.
+    """
+
+    backends: tuple[EncoderBackend, ...] = Field(min_length=1)
     size: tuple[Positive, Positive]
     resize: Literal["stretch", "center_crop", "pad"]
     pad_value: int = Field(default=0, ge=0, le=255)
@@ -75,18 +142,21 @@ class EncoderProfile(_Part):
     std: tuple[
         Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)], Annotated[float, Field(gt=0)]
     ] = (1.0, 1.0, 1.0)
-    layout: Literal["nchw", "nhwc"] = "nchw"
     n_tokens: Positive
     n_embd: Positive
-    grid: tuple[Positive, Positive] | None = None
-    reference: ProfilePath
+    grid: Grid | None = None
+    reference: ProfilePath | None = None
 
     @model_validator(mode="after")
     def _grid_has_all_tokens(self) -> EncoderProfile:
-        if self.grid is not None and self.grid[0] * self.grid[1] != self.n_tokens:
+        if self.grid is None:
+            return self
+        if min(self.grid.rows, self.grid.columns) < 1 or min(self.grid) < 0:
+            raise ValueError(f"grid {list(self.grid)}: rows and columns must be at least 1")
+        if self.grid.n_tokens != self.n_tokens:
             raise ValueError(
-                f"grid {self.grid[0]} x {self.grid[1]} does not have the {self.n_tokens} cells "
-                "that n_tokens says"
+                f"grid {list(self.grid)} has {self.grid.n_tokens} tokens, n_tokens says "
+                f"{self.n_tokens}"
             )
         return self
 
@@ -128,11 +198,20 @@ class HistoryProfile(_Part):
         return self
 
 
+class SourceProfile(_Part):
+    """Where files of the model are published: a Hugging Face repository, or the web address of
+    another folder, and the names they have there."""
+
+    repository: NonEmpty
+    files: tuple[NonEmpty, ...] = Field(min_length=1)
+
+
 class ModelProfile(_Part):
     """Everything the package knows about one model; see ``load_profile``."""
 
     name: NonEmpty
     description: str = ""
+    sources: tuple[SourceProfile, ...] = ()
     language: LanguageProfile
     encoder: EncoderProfile
     template: TemplateProfile
@@ -193,12 +272,7 @@ def verify_files(profile: ModelProfile) -> None:
     Raises:
         ProfileError: a missing file or a wrong SHA-256, with the field that names it.
     """
-    files = (
-        ("language.file", profile.language.file, profile.language.sha256),
-        ("encoder.file", profile.encoder.file, profile.encoder.sha256),
-        ("encoder.reference", profile.encoder.reference, None),
-    )
-    for field, path, expected in files:
+    for field, path, expected in _files(profile):
         if not path.is_file():
             raise ProfileError(
                 f"model {profile.name!r}: {field} names {path}, which is not a file; put it there "
@@ -209,10 +283,22 @@ def verify_files(profile: ModelProfile) -> None:
         actual = sha256_file(path)
         if actual != expected:
             raise ProfileError(
-                f"model {profile.name!r}: {path} has SHA-256 {actual}, but {field.split('.')[0]}"
-                f".sha256 says {expected}; the file is damaged or another version: fetch it again, "
-                "or correct the digest if the new file is meant"
+                f"model {profile.name!r}: {path} has SHA-256 {actual}, but "
+                f"{field.rpartition('.')[0]}.sha256 says {expected}; the file is damaged or "
+                "another version: fetch it again, or correct the digest if the new file is meant"
             )
+
+
+def _files(profile: ModelProfile) -> Iterator[tuple[str, Path, str | None]]:
+    """Field, path and digest of the files that must be there. Which encoder files are needed is
+    known when the backends are tried, so the missing files of all but the last are left out."""
+    yield "language.file", profile.language.file, profile.language.sha256
+    backends = profile.encoder.backends
+    for index, backend in enumerate(backends):
+        if index == len(backends) - 1 or backend.file.is_file():
+            yield f"encoder.backends.{index}.file", backend.file, backend.sha256
+    if profile.encoder.reference is not None:
+        yield "encoder.reference", profile.encoder.reference, None
 
 
 def template_identity(profile: ModelProfile) -> bytes:

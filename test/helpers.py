@@ -265,7 +265,7 @@ def held(
 
 def hold_encoder(runtime: Runtime) -> Any:
     """Hold the encoder before its next frame."""
-    return held(runtime._parts.encoder, "encode")
+    return held(runtime._parts.encoder.encoders[0], "encode")
 
 
 def hold_ingestion(runtime: Runtime) -> Any:

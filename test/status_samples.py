@@ -53,6 +53,8 @@ QUESTIONS = QuestionStatus(
 )
 VISION = VisionStatus(
     backend="ONNX Runtime",
+    n_encoders=1,
+    refused=(),
     self_test=SelfTestResult(1.0, 0.0, True, "cosine 1.0"),
     n_tokens=49,
     n_embd=256,

@@ -19,6 +19,7 @@ from edge_vlm_ros.model_profile import (
 
 ROOT = Path(__file__).resolve().parents[1]
 DEMO = ROOT / "config/models/demo.yaml"
+TWO_ON_ONE_CORE = [{"type": "rknn", "file": "a", "contexts": 2, "core_mask": "0"}]
 
 
 @pytest.fixture
@@ -35,9 +36,9 @@ def write(folder: Path, document: Any) -> Path:
 def without(document: dict[str, Any], dotted: str) -> dict[str, Any]:
     result = deepcopy(document)
     *parents, last = dotted.split(".")
-    part = result
+    part: Any = result
     for name in parents:
-        part = part[name]
+        part = part[int(name) if name.isdigit() else name]
     del part[last]
     return result
 
@@ -45,9 +46,9 @@ def without(document: dict[str, Any], dotted: str) -> dict[str, Any]:
 def with_value(document: dict[str, Any], dotted: str, value: Any) -> dict[str, Any]:
     result = deepcopy(document)
     *parents, last = dotted.split(".")
-    part = result
+    part: Any = result
     for name in parents:
-        part = part[name]
+        part = part[int(name) if name.isdigit() else name]
     part[last] = value
     return result
 
@@ -106,7 +107,7 @@ def test_defaults(document, tmp_path: Path) -> None:
         "language.context_tokens",
         "encoder.size",
         "encoder.resize",
-        "encoder.reference",
+        "encoder.backends",
         "template.ask",
         "history.max_frames",
     ],
@@ -125,11 +126,17 @@ def test_a_missing_field_is_named(document, tmp_path: Path, field: str) -> None:
         ("encoder.resize", "crop", "center_crop"),
         ("encoder.size", [224], "encoder.size.1"),
         ("encoder.size", [0, 224], "greater than or equal to 1"),
-        ("encoder.type", "tflite", "'onnx'"),
+        ("encoder.backends", [{"type": "tflite"}], "'onnx'"),
+        ("encoder.backends", [], "encoder.backends"),
+        (
+            "encoder.backends",
+            [{"type": "rknn", "file": "a", "contexts": 2, "core_mask": "0"}],
+            "core each",
+        ),
         ("encoder.std", [1.0, 0.0, 1.0], "encoder.std.1"),
         ("encoder.scale", float("nan"), "encoder.scale"),
         ("encoder.pad_value", 300, "less than or equal to 255"),
-        ("encoder.sha256", "abc", "encoder.sha256"),
+        ("encoder.backends", [{"type": "mtmd", "file": "a", "sha256": "abc"}], "sha256"),
         ("encoder.colour", "rgb", "encoder.colour: is not a known field"),
         ("history.keep_frames", 12, "must be less than max_frames"),
         ("history.max_frames", 84, "lower max_frames"),
@@ -163,31 +170,32 @@ def test_unreadable_profiles(tmp_path: Path) -> None:
         load_profile(write(tmp_path, ["demo"]))
 
 
-@pytest.mark.parametrize("part", ["language", "encoder"])
+@pytest.mark.parametrize("part", ["language", "encoder.backends.0"])
 def test_missing_and_changed_files_are_named(document, tmp_path: Path, part: str) -> None:
-    for field in ("language.file", "encoder.file", "encoder.reference"):
+    for field in ("language.file", "encoder.backends.0.file", "encoder.reference"):
         name = field.replace(".", "_")
         (tmp_path / name).write_bytes(name.encode())
         document = with_value(document, field, name)
-    for other in ("language", "encoder"):
-        digest = hashlib.sha256(f"{other}_file".encode()).hexdigest()
+    for other in ("language", "encoder.backends.0"):
+        digest = hashlib.sha256(f"{other.replace('.', '_')}_file".encode()).hexdigest()
         document = with_value(document, f"{other}.sha256", digest)
     profile = load_profile(write(tmp_path, document))
     verify_files(profile)
-    (tmp_path / f"{part}_file").write_bytes(b"something else")
+    file = tmp_path / f"{part.replace('.', '_')}_file"
+    file.write_bytes(b"something else")
     with pytest.raises(ProfileError, match=rf"{part}.sha256 says"):
         verify_files(profile)
-    (tmp_path / f"{part}_file").unlink()
-    with pytest.raises(ProfileError, match=rf"{part}.file names .*{part}_file"):
+    file.unlink()
+    with pytest.raises(ProfileError, match=rf"{part}.file names .*{file.name}"):
         verify_files(profile)
 
 
 def test_without_a_digest_only_existence_is_checked(document, tmp_path: Path) -> None:
-    for field in ("language.file", "encoder.file", "encoder.reference"):
+    for field in ("language.file", "encoder.backends.0.file", "encoder.reference"):
         (tmp_path / field).write_bytes(b"any")
         document = with_value(document, field, field)
     profile = load_profile(
-        write(tmp_path, without(without(document, "language.sha256"), "encoder.sha256"))
+        write(tmp_path, without(without(document, "language.sha256"), "encoder.backends.0.sha256"))
     )
     verify_files(profile)
     (tmp_path / "encoder.reference").unlink()

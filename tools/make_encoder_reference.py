@@ -20,8 +20,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from edge_vlm_ros.engines import native_log  # noqa: E402
 from edge_vlm_ros.model_profile import load_profile  # noqa: E402
-from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder  # noqa: E402
+from edge_vlm_ros.vision.opening import open_untested  # noqa: E402
 from edge_vlm_ros.vision.preprocess import resize_rgb  # noqa: E402
 from edge_vlm_ros.vision.self_test import self_test  # noqa: E402
 
@@ -37,6 +38,8 @@ def main() -> int:
 
     profile = load_profile(arguments.profile)
     out = arguments.out or profile.encoder.reference
+    if out is None:
+        parser.error("the profile names no reference: give --out, and add encoder.reference to it")
     bgr = cv2.imread(str(arguments.picture), cv2.IMREAD_COLOR)
     if bgr is None:
         parser.error(f"{arguments.picture} is not a picture that OpenCV reads")
@@ -49,7 +52,8 @@ def main() -> int:
         profile.encoder.resize,
         profile.encoder.pad_value,
     )
-    encoder = OnnxEncoder(profile.encoder)
+    native_log.install()
+    encoder = open_untested(profile.encoder, language=profile.language.file)
     np.savez_compressed(out, rgb=rgb, embeddings=encoder.encode(rgb))
     result = self_test(encoder, out)
     print(f"{out}: {out.stat().st_size} bytes; {result.message}")

@@ -82,8 +82,10 @@ def summary(result: AskQuestion.Result) -> str:
     speed = f"{metrics.decode_tok_s:.1f} tok/s" if metrics.decode_tok_s > 0 else "- tok/s"
     first = f"{metrics.ttft_ms:.0f} ms" if metrics.ttft_ms > 0 else "-"
     where = computed_where(metrics)
+    energy = f", {metrics.energy_j:.1f} J" if metrics.energy_j > 0 else ""
     return (
-        f"[TTFT {first}, {speed}, {metrics.generated_tokens} tokens, {result.finish_reason}; "
+        f"[TTFT {first}, {speed}, {metrics.generated_tokens} tokens{energy}, "
+        f"{result.finish_reason}; "
         f"{where}; saw {context.frames} frames, {version}; answer {result.answer_id}]"
     )
 

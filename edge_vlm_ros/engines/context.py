@@ -13,7 +13,8 @@ import llama_cpp.llama_cpp as llama
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_vlm_ros.history import Grid, embedding_positions
+from edge_vlm_ros.history import Grid
+from edge_vlm_ros.history.grid import N_SECTIONS, in_line
 
 from . import native_log
 from .batch import Batch
@@ -30,7 +31,6 @@ from .errors import (
     NoCellsError,
     WrongRangeError,
 )
-from .frame_positions import N_SECTIONS, rows_in_grid, rows_in_line
 from .model import LlamaModel
 from .native import Chunk, FramePart
 from .scratch_sequence import ScratchSequence
@@ -166,8 +166,9 @@ class LlamaContext:
         positions = self._positions(n, first, sequence, row, grid)
         batch = self._batch.of_embeddings(embeddings, positions, sequence)
         self._decode(batch, sequences, positions[0].tolist(), first - row)
-        if grid is not None:
-            self._map.go_on_at(sequence, int(positions[0, 0]) + embedding_positions(n, grid))
+        if grid is not None and row + n == grid.n_tokens:
+            begin = self._map.position(sequence, first - row)
+            self._map.go_on_at(sequence, begin + grid.n_positions)
         self._wait()
 
     def _positions(
@@ -175,13 +176,14 @@ class LlamaContext:
     ) -> NDArray[np.int32]:
         start = self._map.position(sequence, first - row)
         if grid is None:
-            return rows_in_line(start, n, N_SECTIONS if self._has_grids else 1)
+            return in_line(start, n, N_SECTIONS if self._has_grids else 1)
         if not self._has_grids:
             raise InvalidBatchError("the model has no M-RoPE, so its frames lie in no grid")
-        try:
-            return rows_in_grid(start, row, n, grid)
-        except ValueError as error:
-            raise InvalidBatchError(str(error)) from error
+        if not 0 <= row <= row + n <= grid.n_tokens:
+            raise InvalidBatchError(
+                f"rows {row} up to {row + n} of a frame are not in its grid {list(grid)}"
+            )
+        return grid.positions(start)[:, row : row + n]
 
     def extend(self, sequence: int, first: int, chunk: Chunk) -> None:
         """Compute token ids or embeddings at the end of a sequence, without logits.

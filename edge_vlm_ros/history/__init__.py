@@ -11,9 +11,10 @@ from .bindings import (
     VersionBinding,
 )
 from .epoch import Epoch
+from .grid import Grid, embedding_positions
 from .history import FrameShape, History, HistoryFull, HistoryLimits
 from .identity import extend_identity, root_identity
-from .items import FrameItem, Grid, Item, TextItem, TextRole, embedding_positions
+from .items import FrameItem, Item, TextItem, TextRole
 from .version import Version, VersionState
 
 __all__ = [

@@ -8,7 +8,8 @@ from typing import Literal
 
 from .bindings import Binding, BindingError, NewestPublished, NewestRegistered, Stamp
 from .epoch import Epoch
-from .items import FrameItem, Grid, Item, TextItem, TextRole
+from .grid import Grid
+from .items import FrameItem, Item, TextItem, TextRole
 from .version import Version, VersionState
 
 FullPolicy = Literal["drop_oldest", "reject"]

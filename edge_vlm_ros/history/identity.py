@@ -40,7 +40,7 @@ def extend_identity(parent: bytes, item: Item, content: bytes | None) -> bytes:
 def _sizes(item: Item) -> bytes:
     sizes = struct.pack("<II", item.n_tokens, item.n_positions)
     grid = item.grid if isinstance(item, FrameItem) else None
-    return sizes if grid is None else sizes + struct.pack("<II", *grid)
+    return sizes if grid is None else sizes + struct.pack("<IIII", *grid)
 
 
 def _ids(tokens: Iterable[int]) -> bytes:

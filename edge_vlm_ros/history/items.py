@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-Grid = tuple[int, int]
-"""Rows and columns of a frame's embeddings, which lie row by row."""
-
-
-def embedding_positions(n_embeddings: int, grid: Grid | None) -> int:
-    """Positions that a frame's embeddings take: one each, or, where they have positions in a grid
-    (M-RoPE), as many as the grid's longer side."""
-    return n_embeddings if grid is None else max(grid)
+from .grid import Grid
 
 
 class TextRole(Enum):

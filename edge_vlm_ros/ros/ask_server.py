@@ -17,6 +17,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 
 from edge_vlm_ros.action import AskQuestion
+from edge_vlm_ros.energy.meter import EnergyMeter
 from edge_vlm_ros.msg import AnswerToken
 from edge_vlm_ros.runtime import (
     Answer,
@@ -28,7 +29,7 @@ from edge_vlm_ros.runtime import (
     Runtime,
 )
 
-from .convert import answer_message, ask_options, metrics_message, result_message
+from .convert import answer_message, ask_options, result_message
 from .publishers import TOKENS, Publishers
 
 _UNCLAIMED_S = 30.0
@@ -64,12 +65,14 @@ class AskServer:
         self,
         node: Node,
         publishers: Publishers,
+        energy: EnergyMeter,
         runtime: Callable[[], Runtime | None],
         inactive_text: Callable[[], str],
         result_timeout: float,
     ) -> None:
         self._node = node
         self._publishers = publishers
+        self._energy = energy
         self._runtime = runtime
         self._inactive_text = inactive_text
         self._goals: dict[int, _Goal] = {}
@@ -117,6 +120,7 @@ class AskServer:
         except QuestionRejected as rejection:
             self._publishers.reject_question(stream, rejection.reason, str(rejection))
             return GoalResponse.REJECT
+        self._energy.begin(answer.answer_id)
         with self._changed:
             self._forget_unclaimed()
             self._goals[id(request)] = _Goal(request, answer)
@@ -149,6 +153,7 @@ class AskServer:
             self._node.get_logger().error(f"goal failed:\n{traceback.format_exc()}")
             return self._give_up(handle, f"{type(error).__name__}: {error}")
         finally:
+            self._energy.end(goal.answer.answer_id)
             with self._changed:
                 del self._goals[id(handle.request)]
                 self._changed.notify_all()
@@ -159,9 +164,10 @@ class AskServer:
         if result is None:
             return self._give_up(handle, "the node was shut down")
         header = self._publishers.header()
-        message = result_message(result, header)
+        energy_j = self._energy.end(result.answer_id)
+        message = result_message(result, header, energy_j)
         self._publish(self._publishers.answers.publish, answer_message(result, header))
-        self._publish(self._publishers.metrics.publish, metrics_message(result, header))
+        self._publish(self._publishers.metrics.publish, message.metrics)
         self._finish(handle, goal, result)
         return message
 
@@ -263,6 +269,7 @@ class AskServer:
         for key, goal in list(self._goals.items()):
             if not goal.executing and goal.accepted_at < limit:
                 goal.answer.cancel()
+                self._energy.end(goal.answer.answer_id)
                 del self._goals[key]
 
 

@@ -125,11 +125,12 @@ def context_message(context: ContextUsed) -> ContextUsedMessage:
 _METRIC_FIELDS = tuple(AnswerMetrics.__dataclass_fields__)
 
 
-def metrics_message(result: AnswerResult, header: Header) -> Metrics:
+def metrics_message(result: AnswerResult, header: Header, energy_j: float = 0.0) -> Metrics:
     return Metrics(
         header=header,
         stream=result.stream,
         finish_reason=result.finish_reason.value,
+        energy_j=energy_j,
         **{name: getattr(result.metrics, name) for name in _METRIC_FIELDS},
     )
 
@@ -148,7 +149,9 @@ def answer_message(result: AnswerResult, header: Header) -> AnswerMessage:
     )
 
 
-def result_message(result: AnswerResult, header: Header) -> AskQuestion.Result:
+def result_message(
+    result: AnswerResult, header: Header, energy_j: float = 0.0
+) -> AskQuestion.Result:
     return AskQuestion.Result(
         text=result.text,
         finish_reason=result.finish_reason.value,
@@ -156,7 +159,7 @@ def result_message(result: AnswerResult, header: Header) -> AskQuestion.Result:
         answer_id=result.answer_id,
         token_ids=list(result.token_ids),
         context=context_message(result.context),
-        metrics=metrics_message(result, header),
+        metrics=metrics_message(result, header, energy_j),
     )
 
 

@@ -58,17 +58,21 @@ def to_message(report: Report, node: str, hardware_id: str) -> DiagnosticStatus:
 # ------------------------------------------------------------------------- node
 @dataclass(frozen=True)
 class NodeState:
-    """What the node knows about itself. ``loading`` says how far, empty when nothing is loaded."""
+    """What the node knows about itself. ``loading`` says how far, empty when nothing is loaded;
+    ``power_sensor`` what measures the energy of answers, empty: nothing."""
 
     lifecycle: str
     model: str
     loading: str
     configure_error: str
     callback_errors: int
+    power_sensor: str = ""
 
 
 def node_report(state: NodeState, questions: QuestionStatus | None) -> Report:
     values = {"state": state.lifecycle, "model": state.model or "none"}
+    if state.power_sensor:
+        values["power sensor"] = state.power_sensor
     if state.callback_errors:
         values["callback errors"] = str(state.callback_errors)
     if questions is not None:
@@ -296,7 +300,12 @@ def encoder_report(status: VisionStatus) -> Report:
         "embeddings": f"{status.n_tokens} x {status.n_embd}",
         "waiting frames": str(status.queue_length),
         "self-test": test.message,
+        "encoders": str(status.n_encoders),
+        "not used": "; ".join(status.refused) or "none",
     }
+    if test.passed and status.refused:
+        text = f"{status.backend} instead of the first backend: {status.refused[0]}"
+        return Report("encoder", Level.WARN, text, values)
     if not test.passed:
         return Report("encoder", Level.WARN, f"self-test failed: {test.message}", values)
     return Report("encoder", Level.OK, status.backend, values)

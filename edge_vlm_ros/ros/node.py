@@ -20,12 +20,14 @@ from rclpy.parameter import Parameter
 from edge_vlm_ros.engines.errors import EngineError
 from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.runtime import NotActiveError, Runtime, RuntimeConfig, RuntimeListener
-from edge_vlm_ros.runtime.status import PlanRecord
 from edge_vlm_ros.vision.errors import VisionError
 
 from .allocator import give_back
+from .annotated_images import AnnotatedImages
 from .ask_server import AskServer
 from .diagnostics import NodeState
+from .energy import open_meter
+from .listener import NodeListener
 from .logging_bridge import log_to_ros
 from .node_parameters import NodeParameters
 from .plan_publisher import PlanPublisher
@@ -88,9 +90,12 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         self.plans = PlanPublisher(
             self, self.outputs, wanted=lambda: self.parameters.get("planning.publish_plans")
         )
+        self.annotated = AnnotatedImages(self, self.outputs, self._frame_id)
+        self._energy = open_meter(self, self.parameters.get("power_sensor"))
         self._ask_server = AskServer(
             self,
             self.outputs,
+            self._energy,
             runtime=lambda: self._runtime,
             inactive_text=self._inactive_text,
             result_timeout=self.parameters.get("result_timeout"),
@@ -148,7 +153,11 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             loading=self._loading,
             configure_error=self._configure_error,
             callback_errors=self.callback_errors,
+            power_sensor=self._energy.sensor_name,
         )
+
+    def _frame_id(self, stream: str) -> str:
+        return next((c.frame_id for c in self._cameras if c.settings.stream == stream), "")
 
     def silent_timeout(self) -> float:
         return float(self.parameters.get("silent_camera_timeout"))
@@ -212,6 +221,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         if self.label in ("unconfigured", "inactive", "active"):
             self.change("shutdown")
         self._release()
+        self._energy.close()
         self._time_jumps.unregister()
 
     def destroy_node(self) -> None:
@@ -231,9 +241,10 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         engines = {name: self.parameters.engine_values(name) for name in self.engine_names}
         config = runtime_config(self.parameters.node_values(), streams, engines)
         self._reporter.forget()
-        self.outputs.add_status(tuple(streams), tuple(engines))
+        annotated = self.parameters.get("annotated_images")
+        self.outputs.add_status(tuple(streams), tuple(engines), annotated)
         self._on_progress("model profile read", 0.0)
-        runtime = self._make_runtime(config, _Listener(self))
+        runtime = self._make_runtime(config, NodeListener(self.outputs, self.plans, self.annotated))
         # Before the models, whose loading takes long: a wrong topic is told at once.
         for name, values in streams.items():
             settings = camera_settings(name, values)
@@ -267,6 +278,7 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
         if runtime is not None:
             runtime.close()
             give_back()
+        self.annotated.clear()
         self.outputs.remove_status()
 
     # -------------------------------------------------------------------- guarding transitions
@@ -371,20 +383,3 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             runtime.set_policy(policy, objective)
         except (ValueError, RuntimeError) as error:
             self.get_logger().error(f"the policy is not {policy}: {error}")
-
-
-class _Listener(RuntimeListener):
-    """Passes on what the runtime tells, from the coordinator's thread. What becomes of engines and
-    answers it logs itself."""
-
-    def __init__(self, node: EdgeVlmNode) -> None:
-        self._node = node
-
-    def frame_dropped(self, stream: str, reason: str, text: str) -> None:
-        self._node.outputs.reject_frame(stream, reason, text)
-
-    def plan_made(self, record: PlanRecord) -> None:
-        self._node.plans.add(record)
-
-    def plan_finished(self, record: PlanRecord) -> None:
-        self._node.plans.add(record)

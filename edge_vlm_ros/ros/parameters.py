@@ -210,6 +210,20 @@ NODE_PARAMETERS: tuple[ParameterSpec, ...] = (
     ),
     # -- watching
     ParameterSpec(
+        "annotated_images",
+        False,
+        "Publish the last question and answer of each stream, drawn on the frame they are about. "
+        "Keeps up to 16 frames (64 MiB) of each stream; draws only while somebody subscribes",
+    ),
+    ParameterSpec(
+        "power_sensor",
+        "auto",
+        "What measures energy_j of ~/metrics: the board's INA chip or else RAPL (auto), nothing "
+        "(off), or the path of a file power*_input, power*_average (microwatts), energy*_input or "
+        "energy_uj (microjoules)",
+        Change.START,
+    ),
+    ParameterSpec(
         "hardware_id", "", "hardware_id in /diagnostics. Empty: the host's name", Change.START
     ),
     ParameterSpec(

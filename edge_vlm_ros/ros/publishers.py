@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
 from std_msgs.msg import Header
 
 from edge_vlm_ros.msg import (
@@ -47,6 +49,13 @@ STREAM_STATUS = Topic(
 ENGINE_STATUS = Topic(
     "~/engines/NAME/status", EngineStatus, 5, "State and counters of each engine, 1 Hz"
 )
+ANNOTATED = Topic(
+    "~/streams/NAME/annotated",
+    Image,
+    1,
+    "The last question and answer drawn on the newest frame that the answer used; only with "
+    "`annotated_images`",
+)
 PLACEMENT = Topic(
     "~/placement",
     PlacementStatus,
@@ -78,6 +87,7 @@ TOPICS = (
     METRICS,
     REJECTIONS,
     STREAM_STATUS,
+    ANNOTATED,
     ENGINE_STATUS,
     PLACEMENT,
     PLANS,
@@ -105,20 +115,25 @@ class Publishers:
         self.diagnostics = self._create(DIAGNOSTICS)
         self.streams: dict[str, Publisher] = {}
         self.engines: dict[str, Publisher] = {}
+        self.annotated: dict[str, Publisher] = {}
 
     def header(self) -> Header:
         """A header with the node's time."""
         return Header(stamp=self._node.get_clock().now().to_msg())
 
-    def add_status(self, streams: tuple[str, ...], engines: tuple[str, ...]) -> None:
+    def add_status(
+        self, streams: tuple[str, ...], engines: tuple[str, ...], annotated: bool
+    ) -> None:
         self.streams = {name: self._create(STREAM_STATUS, name) for name in streams}
         self.engines = {name: self._create(ENGINE_STATUS, name) for name in engines}
+        if annotated:
+            self.annotated = {name: self._create(ANNOTATED, name) for name in streams}
 
     def remove_status(self) -> None:
-        for publisher in (*self.streams.values(), *self.engines.values()):
+        publishers = (self.streams, self.engines, self.annotated)
+        self.streams, self.engines, self.annotated = {}, {}, {}
+        for publisher in chain.from_iterable(group.values() for group in publishers):
             self._node.destroy_publisher(publisher)
-        self.streams = {}
-        self.engines = {}
 
     def reject_question(self, stream: str, reason: str, text: str) -> None:
         """Tell that a question was not accepted: on the topic and in the log."""

@@ -36,6 +36,8 @@ class CameraSubscription:
         self._node = node
         self._runtime = runtime
         self._publishers = publishers
+        self.frame_id = ""
+        """Of the newest image: the camera's name in tf."""
         self._told_of_stamp = False
         self._checked_reliability = False
         self._convert: Callable[[Any], Any] = (
@@ -101,6 +103,7 @@ class CameraSubscription:
             self._advise_reliability(len(message.data))
         try:
             rgb = self._convert(message)
+            self.frame_id = message.header.frame_id
             self._runtime.add_frame(stream, rgb, self._stamp_ns(message), received_at)
         except ImageConversionError as error:
             self._note_invalid(error)

@@ -17,8 +17,8 @@ from edge_vlm_ros.planning.learning import CostLearner
 from edge_vlm_ros.planning.policies import make_policy
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from edge_vlm_ros.vision.encoder import Encoder
-from edge_vlm_ros.vision.self_test import SelfTestResult, self_test
-from edge_vlm_ros.vision.worker import VisionWorker
+from edge_vlm_ros.vision.opening import OpenedEncoder
+from edge_vlm_ros.vision.worker import VisionWorkers
 
 from .calibration import stored_or_calibrated
 from .config import ConfigError, RuntimeConfig
@@ -44,9 +44,8 @@ class Parts:
     coordinator: Coordinator
     slots: EngineSlots
     probes: tuple[PairProbe, ...]
-    encoder: Encoder
-    self_test: SelfTestResult
-    vision: VisionWorker
+    encoder: OpenedEncoder
+    vision: VisionWorkers
     cache: EmbeddingCache
     costs: CostModel
     """What work cost at start."""
@@ -55,20 +54,22 @@ class Parts:
 def assemble(
     config: RuntimeConfig,
     maker: EngineMaker,
-    encoder: Encoder,
+    opened: OpenedEncoder,
     listener: RuntimeListener,
     undo: ExitStack,
     report: Callable[[str, float], None],
 ) -> Parts:
-    """Start the engines and the vision worker; ``undo`` gets what stops them again, ``report``
+    """Start the engines and the vision workers; ``undo`` gets what stops them again, ``report``
     what is being measured and how far it is.
 
     Raises ConfigError or EngineError.
     """
+    encoder = opened.encoders[0]
     _check_model(config, encoder, maker.vocabulary)
-    tested = self_test(encoder, config.profile.encoder.reference)
-    if not tested.passed:
-        _logger.warning("encoder self-test failed: %s", tested.message)
+    for reason in opened.refused:
+        _logger.warning("%s", reason)
+    if not opened.self_test.passed:
+        _logger.warning("%s", opened.self_test.message)
     model, inbox = maker.vocabulary, queue.SimpleQueue[object]()
     prompt = prompt_template(config.profile, model)
     limits = [
@@ -86,8 +87,8 @@ def assemble(
     _note_incompatible(probes, slots, listener)
     costs = stored_or_calibrated(config, slots, inbox, prompt, encoder, report)
     cache = EmbeddingCache(config.vision.cache_entries, config.vision.cache_bytes)
-    vision = VisionWorker(
-        encoder,
+    vision = VisionWorkers(
+        opened.encoders,
         cache,
         inbox.put,
         resize=config.profile.encoder.resize,
@@ -106,7 +107,7 @@ def assemble(
         costs=costs,
         listener=listener,
     )
-    return Parts(coordinator, slots, probes, encoder, tested, vision, cache, costs)
+    return Parts(coordinator, slots, probes, opened, vision, cache, costs)
 
 
 def wire(

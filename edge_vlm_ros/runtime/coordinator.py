@@ -95,6 +95,7 @@ class Coordinator:
         planner.stepped = self.tracing.stepped
         for state in self.streams.values():
             state.choose_engine = planner.ingest_engine
+            state.on_registered = lambda frame: self._tell(listener.frame_registered, frame)
 
     # ---------------------------------------------------------------- loop
     def run(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from edge_vlm_ros.history import Version
 
 from .answer import Answer, AnswerResult, AnswerUpdate
+from .messages import FrameArrived
 from .status import PlanRecord
 
 
@@ -14,6 +15,9 @@ class RuntimeListener:
     All methods are called from the coordinator's thread: return quickly, never block, and do not
     call the runtime, which would wait for itself. An exception is logged and changes nothing.
     """
+
+    def frame_registered(self, frame: FrameArrived) -> None:
+        """A frame got its place in the history. Its pixels must not be changed."""
 
     def frame_dropped(self, stream: str, reason: str, text: str) -> None:
         """A frame was not registered (reasons pending_full, pending_replaced, history_full,

@@ -18,8 +18,8 @@ from edge_vlm_ros.model_profile import verify_files
 from edge_vlm_ros.planning.costs import CostModel
 from edge_vlm_ros.planning.plan import Objective
 from edge_vlm_ros.planning.policies import make_policy
-from edge_vlm_ros.vision.encoder import Encoder, RgbImage
-from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
+from edge_vlm_ros.vision.encoder import RgbImage
+from edge_vlm_ros.vision.opening import OpenedEncoder, open_encoder
 from edge_vlm_ros.vision.self_test import SelfTestResult
 
 from .answer import Answer, AskOptions, QuestionRejected
@@ -104,14 +104,18 @@ class Runtime:
             )
             undo.callback(self._maker.close)
             report("vision encoder", 0.0)
-            encoder = OnnxEncoder(profile.encoder, threads=self.config.vision.n_threads)
+            encoder = open_encoder(
+                profile.encoder,
+                threads=self.config.vision.n_threads,
+                language=profile.language.file,
+            )
             undo.callback(encoder.close)
             report("language engines", 0.0)
             self._start(encoder, undo, report)
             undo.pop_all()
         report("ready", 1.0)
 
-    def _start(self, encoder: Encoder, undo: ExitStack, report: LoadProgress) -> None:
+    def _start(self, encoder: OpenedEncoder, undo: ExitStack, report: LoadProgress) -> None:
         parts = assemble(self.config, self._maker, encoder, self._listener, undo, report)
         self._parts = parts
         self.cache = parts.cache
@@ -278,11 +282,14 @@ class Runtime:
 
     def vision_status(self) -> VisionStatus:
         self._loaded()
+        encoder = self._parts.encoder.encoders[0]
         return VisionStatus(
-            backend=self._parts.encoder.backend,
+            backend=encoder.backend,
+            n_encoders=len(self._parts.encoder.encoders),
+            refused=self._parts.encoder.refused,
             self_test=self.self_test,
-            n_tokens=self._parts.encoder.n_tokens,
-            n_embd=self._parts.encoder.n_embd,
+            n_tokens=encoder.n_tokens,
+            n_embd=encoder.n_embd,
             queue_length=self._parts.vision.waiting,
             cache=self.cache.stats(),
             max_entries=self.cache.max_entries,
@@ -303,7 +310,7 @@ class Runtime:
 
     @property
     def self_test(self) -> SelfTestResult:
-        return self._parts.self_test
+        return self._parts.encoder.self_test
 
     # ---------------------------------------------------------------- internals
     def _loaded(self) -> Coordinator:

@@ -42,9 +42,14 @@ class StreamStatus:
 
 @dataclass(frozen=True)
 class VisionStatus:
-    """The encoder and the embedding cache. ``max_entries`` and ``max_bytes`` are its limits."""
+    """The encoder and the embedding cache, whose limits are ``max_entries`` and ``max_bytes``.
+
+    ``backend`` is what really runs it, ``refused`` says why earlier backends of the profile do not.
+    """
 
     backend: str
+    n_encoders: int
+    refused: tuple[str, ...]
     self_test: SelfTestResult
     n_tokens: int
     n_embd: int

@@ -74,6 +74,8 @@ class StreamState:
         """Whether that was said from outside; otherwise ``choose_engine`` may change it."""
         self.choose_engine: Callable[[str], str] = lambda name: self.preferred_engine
         """Called with the stream's name when there is something new to ingest."""
+        self.on_registered: Callable[[FrameArrived], None] = lambda frame: None
+        """Called with every frame that got its place in the history."""
         self.frame_rate = EventRate()
         self._slots = slots
         self._trunks = trunks
@@ -167,6 +169,7 @@ class StreamState:
         self._register_ms.add(1000.0 * (now - frame.received_at))
         self.frame_rate.add(now)
         self._vision.submit(EncodeRequest(self.config.name, item.frame_id, frame.rgb))
+        self.on_registered(frame)
         return []
 
     def _drop(self, reason: str, text: str) -> Drop:

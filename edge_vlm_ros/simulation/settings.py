@@ -11,6 +11,7 @@ from edge_vlm_ros.model_profile import (
     HistoryProfile,
     LanguageProfile,
     ModelProfile,
+    OnnxBackend,
     TemplateProfile,
 )
 from edge_vlm_ros.planning.plan import Objective
@@ -107,15 +108,11 @@ def _model_profile(model: ModelFacts, limits: Limits) -> ModelProfile:
         name=model.name,
         language=LanguageProfile(file=nowhere, context_tokens=model.context_tokens),
         encoder=EncoderProfile(
-            type="onnx",
-            file=nowhere,
-            input="pixels",
-            output="embeddings",
+            backends=(OnnxBackend(type="onnx", file=nowhere, input="pixels", output="embeddings"),),
             size=(1, 1),
             resize="stretch",
             n_tokens=model.frame_tokens,
             n_embd=1,
-            reference=nowhere,
         ),
         template=TemplateProfile(
             open="", frame_prefix="", frame_suffix="", ask=" ", close=" ", stop_tokens=(" ",)

@@ -1,33 +1,35 @@
-"""A vision encoder that ONNX Runtime runs on the CPU."""
+"""A vision encoder that ONNX Runtime runs on the CPU or an NVIDIA GPU."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from ..model_profile import EncoderProfile, ProfileError, sha256_file
+from ..model_profile import EncoderProfile, OnnxBackend
 from .encoder import Embeddings, RgbImage, check_embeddings, check_pixels
+from .encoder_identity import encoder_identity
 from .errors import EncoderError
+from .onnx_runtime import check_declared, import_onnxruntime
+from .pixels import PixelTable
 
 if TYPE_CHECKING:
     import onnxruntime
 
-_PROVIDER = "CPUExecutionProvider"
+_PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
 class OnnxEncoder:
-    """The ``Encoder`` of a model profile with ``encoder.type: onnx``."""
+    """The ``Encoder`` of a backend with ``type: onnx``."""
 
-    def __init__(self, profile: EncoderProfile, *, threads: int = 1) -> None:
+    def __init__(self, profile: EncoderProfile, backend: OnnxBackend, *, threads: int = 1) -> None:
         """Load the model and check that it is the one the profile describes.
 
         Args:
             profile: the encoder part of a model profile.
+            backend: one of its backends.
             threads: threads that compute one frame.
 
         Raises:
@@ -36,18 +38,24 @@ class OnnxEncoder:
         """
         if threads < 1:
             raise EncoderError(f"an encoder needs at least 1 thread, not {threads}")
-        self._profile = profile
-        self._table = _pixel_table(profile)
-        self._session: onnxruntime.InferenceSession | None = _open_session(profile, threads)
-        _check_declared(self._session.get_inputs(), profile.input, _input_shape(profile), "input")
-        _check_declared(
+        self._profile, self._files = profile, backend
+        self._pixels = PixelTable(profile)
+        self._session: onnxruntime.InferenceSession | None = _open_session(backend, threads)
+        shape = _input_shape(profile, backend)
+        check_declared(self._session.get_inputs(), backend.input, shape, "input")
+        check_declared(
             self._session.get_outputs(),
-            profile.output,
+            backend.output,
             (1, profile.n_tokens, profile.n_embd),
             "output",
         )
-        self._identity = _identity(profile)
-        self._backend = f"ONNX Runtime, CPU, {threads} thread{'s' if threads > 1 else ''}"
+        settings = {"provider": backend.provider, "runtime": import_onnxruntime().__version__}
+        self._identity = encoder_identity(profile, backend, settings)
+        self._backend = (
+            f"ONNX Runtime, CPU, {threads} thread{'s' if threads > 1 else ''}"
+            if backend.provider == "cpu"
+            else f"ONNX Runtime, {backend.provider.upper()}"
+        )
 
     @property
     def identity(self) -> bytes:
@@ -79,9 +87,9 @@ class OnnxEncoder:
         if self._session is None:
             raise EncoderError("the encoder has been closed; make a new one")
         check_pixels(rgb, self._profile.size)
-        feed = {self._profile.input: self._model_input(rgb)}
+        feed = {self._files.input: self._model_input(rgb)}
         try:
-            (output,) = self._session.run([self._profile.output], feed)
+            (output,) = self._session.run([self._files.output], feed)
         except Exception as error:  # its exception classes share no base of their own
             raise EncoderError(f"ONNX Runtime could not encode a frame: {error}") from error
         return check_embeddings(output[0], self.n_tokens, self.n_embd)
@@ -91,111 +99,45 @@ class OnnxEncoder:
         self._session = None
 
     def _model_input(self, rgb: RgbImage) -> npt.NDArray[np.float32]:
-        height, width = self._profile.size
-        channels_first = np.empty((3, height, width), dtype=np.float32)
-        for channel in range(3):
-            np.take(self._table[channel], rgb[:, :, channel], out=channels_first[channel])
-        if self._profile.layout == "nchw":
-            return channels_first[np.newaxis]
-        return np.ascontiguousarray(channels_first.transpose(1, 2, 0))[np.newaxis]
+        if self._files.layout == "nchw":
+            return self._pixels.channels_first(rgb)
+        return self._pixels.channels_last(rgb)
 
 
-def _pixel_table(profile: EncoderProfile) -> npt.NDArray[np.float32]:
-    """float32 [3, 256]: the input value of each pixel value, correctly rounded."""
-    pixels = np.arange(256, dtype=np.float64)
-    rows = [
-        (pixels * profile.scale - mean) / std
-        for mean, std in zip(profile.mean, profile.std, strict=True)
-    ]
-    return np.asarray(rows, dtype=np.float32)
-
-
-def _open_session(profile: EncoderProfile, threads: int) -> onnxruntime.InferenceSession:
-    if not profile.file.is_file():
-        raise EncoderError(f"encoder.file names {profile.file}, which is not a file; put it there")
-    # Read by the library when it is imported: 1.31 and later would send usage data.
-    os.environ["ORT_DISABLE_TELEMETRY"] = "1"
-    try:
-        import onnxruntime
-    except ImportError as error:
-        raise EncoderError(
-            "onnxruntime is not installed; install the Python requirements of edge_vlm_ros"
-        ) from error
+def _open_session(backend: OnnxBackend, threads: int) -> onnxruntime.InferenceSession:
+    if not backend.file.is_file():
+        raise EncoderError(f"there is no encoder file {backend.file}; put it there")
+    onnxruntime = import_onnxruntime()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     # Spinning workers would take the cores from the language engine between two frames.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3
+    provider = _PROVIDERS[backend.provider]
+    if provider not in onnxruntime.get_available_providers():
+        raise EncoderError(
+            f"this onnxruntime has no {provider}, only "
+            f"{', '.join(onnxruntime.get_available_providers())}; install onnxruntime-gpu, or use "
+            "provider cpu"
+        )
     try:
-        return onnxruntime.InferenceSession(
-            os.fspath(profile.file), sess_options=options, providers=[_PROVIDER]
+        session = onnxruntime.InferenceSession(
+            os.fspath(backend.file), sess_options=options, providers=[provider]
         )
     except Exception as error:  # its exception classes share no base of their own
         raise EncoderError(
-            f"ONNX Runtime cannot load {profile.file}: {error}; the file is damaged or needs "
+            f"ONNX Runtime cannot load {backend.file}: {error}; the file is damaged or needs "
             "another version of onnxruntime"
         ) from error
+    if session.get_providers()[0] != provider:  # it falls back to the CPU without a word
+        raise EncoderError(
+            f"ONNX Runtime could not start {provider} and would compute on the CPU: check the "
+            "driver, or use provider cpu"
+        )
+    return session
 
 
-def _input_shape(profile: EncoderProfile) -> tuple[int, ...]:
+def _input_shape(profile: EncoderProfile, backend: OnnxBackend) -> tuple[int, ...]:
     height, width = profile.size
-    return (1, 3, height, width) if profile.layout == "nchw" else (1, height, width, 3)
-
-
-def _check_declared(tensors: list[Any], name: str, expected: tuple[int, ...], field: str) -> None:
-    """Compare a tensor that the model declares with the profile; symbolic sizes match anything."""
-    by_name = {tensor.name: tensor for tensor in tensors}
-    if name not in by_name:
-        raise EncoderError(
-            f"the model has no {field} named {name!r}, only {sorted(by_name)}; "
-            f"correct encoder.{field} in the model profile"
-        )
-    if field == "input" and len(tensors) != 1:
-        raise EncoderError(
-            f"the model has {len(tensors)} inputs {sorted(by_name)}; only encoders with the "
-            "picture as their one input can be used"
-        )
-    tensor = by_name[name]
-    if tensor.type != "tensor(float)":
-        raise EncoderError(
-            f"the model's {field} {name!r} is {tensor.type}, but a float32 tensor is needed; "
-            "export the model with float32 input and output"
-        )
-    declared = tuple(tensor.shape)
-    fits = len(declared) == len(expected) and all(
-        not isinstance(have, int) or have == want
-        for have, want in zip(declared, expected, strict=False)
-    )
-    if not fits:
-        hint = "size or layout" if field == "input" else "n_tokens or n_embd"
-        raise EncoderError(
-            f"the model's {field} {name!r} has the shape {list(declared)}, but the model profile "
-            f"says {list(expected)}; correct encoder.{hint}"
-        )
-
-
-def _identity(profile: EncoderProfile) -> bytes:
-    import onnxruntime
-
-    try:
-        file_digest = sha256_file(profile.file)
-    except ProfileError as error:
-        raise EncoderError(str(error)) from error
-    settings = {
-        "encoder": "onnx",
-        "file": file_digest,
-        "input": profile.input,
-        "output": profile.output,
-        "layout": profile.layout,
-        "size": profile.size,
-        "resize": profile.resize,
-        "pad_value": profile.pad_value,
-        "scale": profile.scale,
-        "mean": profile.mean,
-        "std": profile.std,
-        "provider": _PROVIDER,
-        "runtime": onnxruntime.__version__,
-    }
-    text = json.dumps(settings, sort_keys=True)
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=32).digest()
+    return (1, 3, height, width) if backend.layout == "nchw" else (1, height, width, 3)

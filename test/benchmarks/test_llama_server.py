@@ -49,9 +49,10 @@ def test_an_encoded_stand_in_is_the_rows_of_its_tokens(weights: Path, tmp_path: 
     rows = embedding_rows(weights, 1024)
     assert rows.shape == (960, 64)
     write_lookup_encoder(tmp_path / "vision.onnx", rows)
-    profile = load_profile(PROFILE).encoder.model_copy(
+    demo = load_profile(PROFILE).encoder
+    backend = demo.backends[0].model_copy(update={"file": tmp_path / "vision.onnx"})
+    profile = demo.model_copy(
         update={
-            "file": tmp_path / "vision.onnx",
             "size": (7, 7),
             "scale": 1.0,
             "n_embd": 64,
@@ -60,7 +61,7 @@ def test_an_encoded_stand_in_is_the_rows_of_its_tokens(weights: Path, tmp_path: 
     )
     frame = StandIn((*range(256 - 24, 256 + 24), 959))  # both bytes of a number matter
     assert len(frame.token_ids) == TOKENS
-    encoder = OnnxEncoder(profile)
+    encoder = OnnxEncoder(profile, backend)
     assert np.array_equal(encoder.encode(frame.picture), rows[list(frame.token_ids)])
     white = np.full((7, 7, 3), 255, np.uint8)
     assert np.array_equal(encoder.encode(white), rows[[65535 % 960] * TOKENS])

@@ -45,7 +45,7 @@ def prompt(profile: ModelProfile, model: LlamaModel) -> PromptTemplate:
 @pytest.fixture(scope="session")
 def encode(profile: ModelProfile) -> Encode:
     """(seed, n_frames) -> a scene with its question, and its embeddings."""
-    encoder = OnnxEncoder(profile.encoder)
+    encoder = OnnxEncoder(profile.encoder, profile.encoder.backends[0])
 
     def encode(seed: int, n_frames: int) -> tuple[Item, list[NDArray[np.float32]]]:
         item = make_item(seed, n_frames)

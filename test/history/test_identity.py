@@ -17,6 +17,7 @@ from edge_vlm_ros.history import (
     extend_identity,
     root_identity,
 )
+from edge_vlm_ros.history.grid import Grid
 
 
 def blake(*parts: bytes) -> bytes:
@@ -88,8 +89,8 @@ def test_what_a_frame_is_called_does_not_matter(change: dict[str, int]) -> None:
         replace(frame(0), prefix=(1, 2), suffix=(3,)),
         replace(frame(0), n_embeddings=5),
         replace(frame(0), n_embedding_positions=4),
-        replace(frame(0), grid=(2, 2)),
-        replace(frame(0), grid=(1, 4)),
+        replace(frame(0), grid=Grid(2, 2)),
+        replace(frame(0), grid=Grid(1, 4)),
         replace(frame(0), prefix=(), n_embeddings=5),
     ],
 )

@@ -255,6 +255,7 @@ def configured_from(path: Path) -> tuple[list[str], RuntimeConfig]:
         rclpy.shutdown(context=context)
 
 
+@pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)
 def test_parameter_files_of_the_package_are_understood(path: Path) -> None:
     complaints, config = configured_from(path)

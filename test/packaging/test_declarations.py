@@ -77,6 +77,7 @@ def test_executables_have_a_module(cmake: str) -> None:
         "demo",
         "demo_camera",
         "devices",
+        "model",
         "simulate",
     }
     for module in executables.values():

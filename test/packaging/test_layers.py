@@ -12,8 +12,21 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "edge_vlm_ros"
-ROS_FREE = ("history", "vision", "engines", "placement", "planning", "runtime", "simulation")
+ROS_FREE = (
+    "energy",
+    "history",
+    "vision",
+    "engines",
+    "placement",
+    "planning",
+    "runtime",
+    "simulation",
+)
 FORBIDDEN = {
+    "energy": {
+        *("history", "vision", "engines", "placement", "planning", "runtime", "simulation"),
+        *("ros", "cli", "demo"),
+    },
     "history": {"vision", "engines", "placement", "planning", "runtime", "ros", "cli", "demo"},
     "vision": {"engines", "placement", "planning", "runtime", "ros", "cli", "demo"},
     "engines": {"placement", "planning", "runtime", "ros", "cli", "demo"},

@@ -197,15 +197,17 @@ def test_the_context_of_an_answer() -> None:
 
 
 def test_every_metric_arrives_in_its_field() -> None:
-    message = metrics_message(RESULT, HEADER)
+    message = metrics_message(RESULT, HEADER, energy_j=2.5)
     for field in dataclasses.fields(AnswerMetrics):
         assert getattr(message, field.name) == getattr(METRICS, field.name), field.name
     assert (message.stream, message.finish_reason) == ("table", "stop_string")
+    assert message.energy_j == 2.5
     filled = {field.name for field in dataclasses.fields(AnswerMetrics)}
     assert set(Metrics.get_fields_and_field_types()) == filled | {
         "header",
         "stream",
         "finish_reason",
+        "energy_j",
     }
 
 
@@ -226,6 +228,7 @@ def test_answers_and_results() -> None:
     assert (answer.stream, answer.question, answer.committed) == ("table", "Where?", True)
     assert list(result.token_ids) == [3, 1, 2]
     assert result.metrics == metrics_message(RESULT, HEADER)
+    assert result_message(RESULT, HEADER, 2.5).metrics == metrics_message(RESULT, HEADER, 2.5)
 
 
 # ------------------------------------------------------------------------- status

@@ -205,6 +205,9 @@ def test_the_encoder_and_the_cache() -> None:
     assert encoder_report(VISION).level is Level.OK
     bad = replace(VISION, self_test=SelfTestResult(0.5, 1.0, False, "cosine 0.5"))
     assert encoder_report(bad).level is Level.WARN and "cosine 0.5" in encoder_report(bad).message
+    second = encoder_report(replace(VISION, refused=("encoder rknn is not used: no driver",)))
+    assert second.level is Level.WARN and "ONNX Runtime instead" in second.message
+    assert "no driver" in second.message and second.values["not used"].endswith("no driver")
     ok = caches_report(VISION)
     assert ok.level is Level.OK and ok.values["hit rate"] == "75.0 %"
     over = replace(VISION, cache=CacheStats(0, 0, 0, 9, 2**27, 9, 2**27, over_budget=True))

@@ -53,6 +53,7 @@ other:
     assert (second.device, second.chunk_tokens) == ("rpc", 32)
 
 
+@pytest.mark.usefixtures("eight_cores")
 @pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
 def test_the_shipped_files_can_be_read(path: Path) -> None:
     assert read_config(path).engines

@@ -233,7 +233,9 @@ class Loaded:
         self.inbox: queue.SimpleQueue[object] = queue.SimpleQueue()
         self.slots = EngineSlots(engines, self.maker.make, self.inbox.put, 1.0, 60.0)
         self.slots.start_all()
-        self.encoder = OnnxEncoder(self.profile.encoder, threads=1)
+        self.encoder = OnnxEncoder(
+            self.profile.encoder, self.profile.encoder.backends[0], threads=1
+        )
 
     def answer(self, name: str) -> tuple[int, ...]:
         """Eight greedy tokens behind a short history; the engine is left as it was."""

@@ -262,14 +262,14 @@ def test_a_frame_that_cannot_be_encoded_is_left_out(start: Start) -> None:
     change = changes(1)[0]
     frames = change.clip.frames(change.stop)
     bad = clip(9).frames(1)[0]
-    original = runtime._parts.encoder.encode
+    original = runtime._parts.encoder.encoders[0].encode
 
     def encode(rgb: Any) -> Any:
         if (rgb == bad).all():
             raise EncoderError("the encoder had a hiccup")
         return original(rgb)
 
-    runtime._parts.encoder.encode = encode  # type: ignore[method-assign]
+    runtime._parts.encoder.encoders[0].encode = encode  # type: ignore[method-assign]
     show(runtime, "table", [*frames[:1], bad, *frames[1:], bad])
     result = runtime.ask("table", change.text).result(PATIENCE_S)
     assert (result.text, result.context.frames) == (change.before, change.stop)

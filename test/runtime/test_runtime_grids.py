@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from serial_reference import Committed
 from two_engines import TWO
 
+from edge_vlm_ros.history import Grid
 from edge_vlm_ros.model_profile import ModelProfile
 from edge_vlm_ros.runtime import (
     ConfigError,
@@ -38,7 +39,7 @@ def grid_profile(tmp_path_factory: pytest.TempPathFactory) -> ModelProfile:
     path = tmp_path_factory.mktemp("models") / "qwen3vl.gguf"
     grid_model(profile.language.file, path, "qwen3vl")
     language = profile.language.model_copy(update={"file": path, "sha256": None})
-    encoder = profile.encoder.model_copy(update={"grid": (7, 7)})
+    encoder = profile.encoder.model_copy(update={"grid": Grid(7, 7)})
     return profile.model_copy(update={"language": language, "encoder": encoder})
 
 
@@ -152,7 +153,10 @@ def test_positions_of_a_history(start: Start) -> None:
 
 @pytest.mark.parametrize(
     ("grids_of", "grid", "reason"),
-    [("model", None, "say how the tokens of a frame lie"), ("profile", (7, 7), "has no M-RoPE")],
+    [
+        ("model", None, "say how the tokens of a frame lie"),
+        ("profile", Grid(7, 7), "has no M-RoPE"),
+    ],
 )
 def test_a_profile_that_does_not_fit_the_model(
     start: Start, grid_profile: ModelProfile, grids_of: str, grid: Any, reason: str

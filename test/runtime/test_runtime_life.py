@@ -104,7 +104,9 @@ UNLOADABLE = [
     (
         demo_config(
             profile=other_profile(
-                "language", file=demo_profile().encoder.file, sha256=demo_profile().encoder.sha256
+                "language",
+                file=demo_profile().encoder.backends[0].file,
+                sha256=demo_profile().encoder.backends[0].sha256,
             )
         ),
         EngineError,
@@ -137,7 +139,7 @@ def test_what_cannot_be_loaded_leaves_nothing(
 
 
 def test_an_encoder_of_another_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_vlm_ros.runtime.runtime.OnnxEncoder.n_embd", 512)
+    monkeypatch.setattr("edge_vlm_ros.vision.onnx_encoder.OnnxEncoder.n_embd", 512)
     with pytest.raises(ConfigError, match="512 values.*256"):
         Runtime(demo_config()).load()
     assert not our_threads()

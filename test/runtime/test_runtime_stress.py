@@ -93,7 +93,7 @@ class Chaos:
     engine: float = 0.01
 
     def install(self, runtime: Runtime) -> None:
-        self._wrap(runtime._parts.encoder, "encode", self.encoder, EncoderError, 0.01)
+        self._wrap(runtime._parts.encoder.encoders[0], "encode", self.encoder, EncoderError, 0.01)
         context = engine_of(runtime)._context
         self._wrap(context, "decode_embeddings", self.engine, ComputeError, 0.003)
         self._wrap(context, "decode_tokens", self.engine, ComputeError, 0.001)

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_vlm_ros.model_profile import EncoderProfile, load_profile
+from edge_vlm_ros.model_profile import EncoderProfile, OnnxBackend, load_profile
 from edge_vlm_ros.vision.encoder import Encoder, check_embeddings, check_pixels
 from edge_vlm_ros.vision.errors import EncoderError
 from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
@@ -18,13 +18,23 @@ ROOT = Path(__file__).resolve().parents[2]
 PROFILE = load_profile(ROOT / "config/models/demo.yaml").encoder
 
 
+BACKEND = PROFILE.backends[0]
+
+
 def changed(**fields) -> EncoderProfile:
     return PROFILE.model_copy(update=fields)
 
 
+def opened(**fields) -> OnnxEncoder:
+    """With other fields of the backend or of the profile."""
+    own = {name: value for name, value in fields.items() if name in OnnxBackend.model_fields}
+    rest = {name: value for name, value in fields.items() if name not in own}
+    return OnnxEncoder(changed(**rest), BACKEND.model_copy(update=own))
+
+
 @pytest.fixture(scope="module")
 def encoder():
-    encoder = OnnxEncoder(PROFILE)
+    encoder = OnnxEncoder(PROFILE, BACKEND)
     yield encoder
     encoder.close()
 
@@ -46,7 +56,7 @@ def test_it_is_an_encoder(encoder: OnnxEncoder) -> None:
 def test_embeddings_equal_a_plain_onnxruntime_call(encoder: OnnxEncoder, picture) -> None:
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(PROFILE.file), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(BACKEND.file), providers=["CPUExecutionProvider"])
     plain = (picture.astype(np.float32) / 255).transpose(2, 0, 1)[np.newaxis]
     (expected,) = session.run(["embeds"], {"image": plain})
     embeddings = encoder.encode(picture)
@@ -55,7 +65,7 @@ def test_embeddings_equal_a_plain_onnxruntime_call(encoder: OnnxEncoder, picture
 
 
 def test_the_same_frame_gives_the_same_bits_with_any_thread_count(encoder, picture) -> None:
-    two = OnnxEncoder(PROFILE, threads=2)
+    two = OnnxEncoder(PROFILE, BACKEND, threads=2)
     assert np.array_equal(encoder.encode(picture), encoder.encode(picture))
     assert np.array_equal(encoder.encode(picture), two.encode(picture))
     assert two.identity == encoder.identity
@@ -68,7 +78,7 @@ def test_another_picture_gives_other_embeddings(encoder: OnnxEncoder, picture) -
 
 
 def test_mean_std_and_scale_are_applied_per_channel(picture) -> None:
-    encoder = OnnxEncoder(changed(scale=0.5, mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 8.0)))
+    encoder = opened(scale=0.5, mean=(1.0, 2.0, 3.0), std=(4.0, 5.0, 8.0))
     value = encoder._model_input(picture)
     expected = (picture * 0.5 - np.array([1.0, 2.0, 3.0])) / np.array([4.0, 5.0, 8.0])
     assert value.shape == (1, 3, 224, 224) and value.dtype == np.float32
@@ -86,16 +96,16 @@ def test_mean_std_and_scale_are_applied_per_channel(picture) -> None:
     ],
 )
 def test_identity_changes_with_the_preprocessing(encoder: OnnxEncoder, fields) -> None:
-    assert OnnxEncoder(changed(**fields)).identity != encoder.identity
+    assert opened(**fields).identity != encoder.identity
 
 
 def test_identity_follows_the_file_not_its_name(encoder: OnnxEncoder, tmp_path: Path) -> None:
     copy = tmp_path / "copy.onnx"
-    copy.write_bytes(PROFILE.file.read_bytes())
-    assert OnnxEncoder(changed(file=copy)).identity == encoder.identity
+    copy.write_bytes(BACKEND.file.read_bytes())
+    assert opened(file=copy).identity == encoder.identity
     producer_name = b"\x12\x01x"  # a field of the model file that computes nothing
-    copy.write_bytes(PROFILE.file.read_bytes() + producer_name)
-    assert OnnxEncoder(changed(file=copy)).identity != encoder.identity
+    copy.write_bytes(BACKEND.file.read_bytes() + producer_name)
+    assert opened(file=copy).identity != encoder.identity
 
 
 @pytest.mark.parametrize(
@@ -107,24 +117,45 @@ def test_identity_follows_the_file_not_its_name(encoder: OnnxEncoder, tmp_path: 
         ({"layout": "nhwc"}, "encoder.size or layout"),
         ({"n_tokens": 48}, "n_tokens or n_embd"),
         ({"n_embd": 255}, "n_tokens or n_embd"),
-        ({"file": Path("/nowhere/vision.onnx")}, "not a file"),
+        ({"file": Path("/nowhere/vision.onnx")}, "no encoder file"),
     ],
 )
 def test_a_model_that_differs_from_its_profile_is_refused(fields, words: str) -> None:
     with pytest.raises(EncoderError, match=words):
-        OnnxEncoder(changed(**fields))
+        opened(**fields)
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.onnx"
-    damaged.write_bytes(PROFILE.file.read_bytes()[:100_000])
+    damaged.write_bytes(BACKEND.file.read_bytes()[:100_000])
     with pytest.raises(EncoderError, match="cannot load"):
-        OnnxEncoder(changed(file=damaged))
+        opened(file=damaged)
+
+
+def test_an_nvidia_gpu_that_this_onnxruntime_cannot_use_is_said() -> None:
+    """It would compute on the CPU without a word."""
+    import onnxruntime
+
+    if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
+        pytest.skip("onnxruntime-gpu is installed here")
+    words = "no CUDAExecutionProvider, only .*CPUExecutionProvider; install onnxruntime-gpu, or use"
+    with pytest.raises(EncoderError, match=words):
+        opened(provider="cuda")
+
+
+@pytest.mark.filterwarnings("ignore:Specified provider")
+def test_a_gpu_that_does_not_start_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import onnxruntime
+
+    both = ["CUDAExecutionProvider", "CPUExecutionProvider"]
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: both)
+    with pytest.raises(EncoderError, match="could not start CUDAExecutionProvider.*driver"):
+        opened(provider="cuda")
 
 
 def test_thread_counts_below_one_are_refused() -> None:
     with pytest.raises(EncoderError, match="at least 1 thread"):
-        OnnxEncoder(PROFILE, threads=0)
+        OnnxEncoder(PROFILE, BACKEND, threads=0)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +173,7 @@ def test_wrong_pixels_are_refused(encoder: OnnxEncoder, pixels, words: str) -> N
 
 
 def test_a_closed_encoder_says_so(picture) -> None:
-    encoder = OnnxEncoder(PROFILE)
+    encoder = OnnxEncoder(PROFILE, BACKEND)
     encoder.close()
     encoder.close()
     with pytest.raises(EncoderError, match="closed"):
@@ -155,7 +186,8 @@ def test_importing_the_module_does_not_load_onnxruntime_and_telemetry_is_off() -
         "import edge_vlm_ros.vision.onnx_encoder as module\n"
         "assert 'onnxruntime' not in sys.modules\n"
         "from edge_vlm_ros.model_profile import load_profile\n"
-        "module.OnnxEncoder(load_profile('config/models/demo.yaml').encoder)\n"
+        "profile = load_profile('config/models/demo.yaml').encoder\n"
+        "module.OnnxEncoder(profile, profile.backends[0])\n"
         "assert os.environ['ORT_DISABLE_TELEMETRY'] == '1'\n"
     )
     environment = {k: v for k, v in os.environ.items() if k != "ORT_DISABLE_TELEMETRY"}

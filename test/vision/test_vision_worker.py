@@ -12,7 +12,7 @@ from edge_vlm_ros.vision.embedding_cache import EmbeddingCache, EmbeddingKey
 from edge_vlm_ros.vision.errors import CacheError, WorkerClosedError
 from edge_vlm_ros.vision.events import EncodeRequest, FrameEncoded, FrameFailed, VisionEvent
 from edge_vlm_ros.vision.preprocess import pixel_digest
-from edge_vlm_ros.vision.worker import VisionWorker
+from edge_vlm_ros.vision.worker import VisionWorkers
 
 
 class Bench:
@@ -23,7 +23,7 @@ class Bench:
         self.cache = EmbeddingCache(max_entries, 1 << 20)
         self.events: queue.Queue[VisionEvent] = queue.Queue()
         options.setdefault("resize", "stretch")
-        self.worker = VisionWorker(self.encoder, self.cache, self.events.put, **options)
+        self.worker = VisionWorkers([self.encoder], self.cache, self.events.put, **options)
 
     def submit(self, frame_id: int, rgb, stream: str = "table") -> None:
         self.worker.submit(EncodeRequest(stream, frame_id, rgb))
@@ -167,7 +167,7 @@ def test_a_failing_receiver_does_not_stop_the_worker() -> None:
         seen.put(event.frame_id)
         raise RuntimeError("receiver is broken")
 
-    worker = VisionWorker(FakeEncoder(), EmbeddingCache(4, 1000), emit, resize="stretch")
+    worker = VisionWorkers([FakeEncoder()], EmbeddingCache(4, 1000), emit, resize="stretch")
     worker.submit(EncodeRequest("table", 1, frame(1)))
     worker.submit(EncodeRequest("table", 2, frame(2)))
     assert [seen.get(timeout=30), seen.get(timeout=30)] == [1, 2]
@@ -176,13 +176,37 @@ def test_a_failing_receiver_does_not_stop_the_worker() -> None:
 
 def test_close_may_be_called_from_the_receiver() -> None:
     closed = threading.Event()
-    workers: list[VisionWorker] = []
+    workers: list[VisionWorkers] = []
 
     def emit(event: VisionEvent) -> None:
         workers[0].close()
         closed.set()
 
-    workers.append(VisionWorker(FakeEncoder(), EmbeddingCache(4, 1000), emit, resize="stretch"))
+    workers.append(VisionWorkers([FakeEncoder()], EmbeddingCache(4, 1000), emit, resize="stretch"))
     workers[0].submit(EncodeRequest("table", 1, frame(1)))
     assert closed.wait(30)
     workers[0].close()
+
+
+def test_two_encoders_work_side_by_side_and_each_keeps_its_thread() -> None:
+    encoders = [FakeEncoder(), FakeEncoder()]
+    for encoder in encoders:
+        encoder.gate.clear()
+    events: queue.Queue[VisionEvent] = queue.Queue()
+    workers = VisionWorkers(encoders, EmbeddingCache(8, 1000), events.put, resize="stretch")
+    workers.submit(EncodeRequest("table", 0, frame(1)))
+    workers.submit(EncodeRequest("table", 1, frame(2)))
+    for encoder in encoders:
+        assert encoder.entered.wait(30)  # both are in a frame at once
+    encoders[0].gate.set()
+    first = events.get(timeout=30)
+    encoders[1].gate.set()
+    second = events.get(timeout=30)
+    assert {first.frame_id, second.frame_id} == {0, 1}
+    for frame_id in range(2, 8):
+        workers.submit(EncodeRequest("table", frame_id, frame(10 * frame_id)))
+        events.get(timeout=30)
+    workers.close()
+    assert [len(encoder.threads) for encoder in encoders] == [1, 1]
+    assert encoders[0].threads != encoders[1].threads
+    assert [encoder.closed for encoder in encoders] == [1, 1]

@@ -12,7 +12,7 @@ from tools.setup.venv import ROOT, Venv, digest
 
 _CONTENT = ("package.xml", "CMakeLists.txt", "tools/setup/executable.py.in")
 _INTERFACES = ("action", "msg", "srv")
-_INSTALLED_AS_LINKS = ("config", "launch", "models")
+_INSTALLED_AS_LINKS = ("config", "dashboards", "launch", "models")
 
 
 def build_key(venv: Venv) -> str:

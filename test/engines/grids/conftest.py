@@ -9,13 +9,14 @@ from engine_helpers import Encode, Items, items_of
 from grid_models import grid_model
 
 from edge_vlm_ros.engines.model import LlamaModel
+from edge_vlm_ros.history import Grid
 from edge_vlm_ros.model_profile import ModelProfile
 from edge_vlm_ros.runtime.prompt import PromptTemplate, prompt_template
 
 
 @pytest.fixture(scope="session")
 def grid_profile(profile: ModelProfile) -> ModelProfile:
-    encoder = profile.encoder.model_copy(update={"grid": (7, 7)})
+    encoder = profile.encoder.model_copy(update={"grid": Grid(7, 7)})
     return profile.model_copy(update={"encoder": encoder})
 
 

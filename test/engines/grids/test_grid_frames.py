@@ -26,7 +26,7 @@ from edge_vlm_ros.runtime.prompt import PromptTemplate, prompt_template
 
 TABLE = TrunkId("table", 0)
 KINDS = [("qwen2vl", 0), ("qwen3vl", 0), ("qwen3vl", 2)]
-GRIDS: tuple[Grid, ...] = ((7, 7), (3, 5), (5, 3), (1, 4), (4, 1), (1, 1))
+GRIDS = (Grid(7, 7), Grid(3, 5), Grid(5, 3, 1, 2), Grid(1, 4), Grid(4, 1, 2), Grid(1, 1))
 
 
 @pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0]}-deepstack{kind[1]}")
@@ -46,7 +46,7 @@ def prompt(grid_profile: ModelProfile, model: LlamaModel) -> PromptTemplate:
 
 
 def frame(model: LlamaModel, grid: Grid, seed: int = 0) -> NDArray[np.float32]:
-    rows = np.random.default_rng(seed).standard_normal((grid[0] * grid[1], model.n_embd_frame))
+    rows = np.random.default_rng(seed).standard_normal((grid.n_tokens, model.n_embd_frame))
     return rows.astype(np.float32)
 
 
@@ -83,10 +83,16 @@ class ByHand:
         batch = llama.llama_batch_init(len(rows), rows.shape[1], 1)
         for index, value in enumerate(rows.ravel()):
             batch.embd[index] = value
-        y = [self.next + row for row in range(grid[0]) for _ in range(grid[1])]
-        x = [self.next + column for _ in range(grid[0]) for column in range(grid[1])]
-        self._decode(batch, [[self.next] * len(rows), y, x, [0] * len(rows)])
-        self.next += max(grid)
+        before = [self.next + k for k in range(grid.before)]
+        image = self.next + grid.before
+        t = [image] * (grid.rows * grid.columns)
+        y = [image + row for row in range(grid.rows) for _ in range(grid.columns)]
+        x = [image + column for _ in range(grid.rows) for column in range(grid.columns)]
+        end = image + max(grid.rows, grid.columns)
+        after = [end + k for k in range(grid.after)]
+        sections = [[*before, *section, *after] for section in (t, y, x)]
+        self._decode(batch, [*sections, [0] * len(rows)])
+        self.next = end + grid.after
 
     def _decode(self, batch: llama.llama_batch, sections: list[list[int]]) -> None:
         positions = [position for section in sections for position in section]
@@ -162,8 +168,8 @@ def test_logits_are_those_of_positions_written_by_hand(
 
 def test_the_grid_matters(make_driver: MakeDriver, model: LlamaModel) -> None:
     """Else the test above would prove nothing."""
-    rows, logits = frame(model, (3, 5)), []
-    for index, grid in enumerate([(3, 5), (5, 3), (1, 15)]):
+    rows, logits = frame(model, Grid(3, 5)), []
+    for index, grid in enumerate([Grid(3, 5), Grid(5, 3), Grid(1, 15)]):
         driver = make_driver()
         driver.ingest(TABLE, ((TokenSegment((5, 6)), EmbeddingSegment(rows, grid)),))
         found = record_logits(driver)
@@ -188,10 +194,10 @@ def context(model: LlamaModel) -> Iterator[LlamaContext]:
 
 
 def test_the_next_position(context: LlamaContext, model: LlamaModel) -> None:
-    rows = frame(model, (3, 5))
+    rows = frame(model, Grid(3, 5))
     context.extend(0, 0, (5, 6, 7))
-    context.extend(0, 3, FramePart(rows[:4], 0, (3, 5)))
-    context.extend(0, 7, FramePart(rows[4:], 4, (3, 5)))
+    context.extend(0, 3, FramePart(rows[:4], 0, Grid(3, 5)))
+    context.extend(0, 7, FramePart(rows[4:], 4, Grid(3, 5)))
     assert context.next_position(0) == 8
     assert llama.llama_memory_seq_pos_max(context._memory, 0) == 3
     context.extend(0, 18, (8,))
@@ -206,9 +212,9 @@ def test_the_next_position(context: LlamaContext, model: LlamaModel) -> None:
 
 
 def test_a_frame_is_not_cut(context: LlamaContext, model: LlamaModel) -> None:
-    rows = frame(model, (3, 5))
+    rows = frame(model, Grid(3, 5))
     context.extend(0, 0, (5, 6, 7))
-    context.extend(0, 3, FramePart(rows, 0, (3, 5)))
+    context.extend(0, 3, FramePart(rows, 0, Grid(3, 5)))
     with pytest.raises(ExportError, match="would cut a frame"):
         context.export_range(0, 0, 10)
     with pytest.raises(ExportError, match="would cut a frame"):
@@ -218,32 +224,32 @@ def test_a_frame_is_not_cut(context: LlamaContext, model: LlamaModel) -> None:
             cut()
     assert context.next_position(0) == 8
     with pytest.raises(InvalidBatchError, match="not in its grid"):
-        context.extend(0, 18, FramePart(rows, 0, (2, 5)))
+        context.extend(0, 18, FramePart(rows, 0, Grid(2, 5)))
 
 
 def test_a_part_that_fails_takes_its_frame_along(
     context: LlamaContext, model: LlamaModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """llama.cpp removes by position, which all parts have in common."""
-    rows = frame(model, (3, 5))
+    rows = frame(model, Grid(3, 5))
     context.extend(0, 0, (5, 6, 7))
     context.extend(1, 0, (5, 6))
-    context.extend(0, 3, FramePart(rows[:4], 0, (3, 5)))
+    context.extend(0, 3, FramePart(rows[:4], 0, Grid(3, 5)))
     context.extend(1, 2, (5, 6))
     with monkeypatch.context() as patch:
         patch.setattr(llama, "llama_decode", lambda handle, batch: -3)
         with pytest.raises(ComputeError):
-            context.extend(0, 7, FramePart(rows[4:], 4, (3, 5)))
+            context.extend(0, 7, FramePart(rows[4:], 4, Grid(3, 5)))
     assert context.next_position(0) == 3
     assert llama.llama_memory_seq_pos_max(context._memory, 0) == 2
     with pytest.raises(InvalidBatchError, match="does not follow the 3 tokens"):
-        context.extend(0, 7, FramePart(rows[4:], 4, (3, 5)))
-    context.extend(0, 3, FramePart(rows, 0, (3, 5)))
+        context.extend(0, 7, FramePart(rows[4:], 4, Grid(3, 5)))
+    context.extend(0, 3, FramePart(rows, 0, Grid(3, 5)))
     whole = context.export_range(0, 0, 18)
     context.trim(0)
     context.trim(1)
     context.extend(0, 0, (5, 6, 7))
-    context.extend(0, 3, FramePart(rows, 0, (3, 5)))
+    context.extend(0, 3, FramePart(rows, 0, Grid(3, 5)))
     again = context.export_range(0, 0, 18)
     np.testing.assert_array_equal(whole, again)
 
@@ -331,13 +337,13 @@ def test_whatever_happens_around_it_a_sequence_is_the_same(model: LlamaModel, se
 
 def test_the_rest_of_a_dead_frame_is_buried_again(context: LlamaContext, model: LlamaModel) -> None:
     """Else an older sequence above would get its cells."""
-    rows = frame(model, (7, 7))
-    context.extend(0, 0, FramePart(rows, 0, (7, 7)))
+    rows = frame(model, Grid(7, 7))
+    context.extend(0, 0, FramePart(rows, 0, Grid(7, 7)))
     context.extend(1, 0, (5, 6, 7))
     context.trim(0)
-    context.extend(2, 0, FramePart(rows[:20], 0, (7, 7)))
+    context.extend(2, 0, FramePart(rows[:20], 0, Grid(7, 7)))
     context.extend(1, 3, (8, 9))
-    context.extend(2, 20, FramePart(rows[20:], 20, (7, 7)))
+    context.extend(2, 20, FramePart(rows[20:], 20, Grid(7, 7)))
     assert list(context._map.cells(1)) == [49, 50, 51, 52, 53]
     assert list(context._map.cells(2)) == list(range(49))
     assert not context.unordered

@@ -11,37 +11,37 @@ from pydantic import ValidationError
 from transfer_helpers import boundaries, export
 
 from edge_vlm_ros.engines.errors import BlobError, WrongRangeError
-from edge_vlm_ros.engines.frame_positions import rows_in_grid, rows_in_line
 from edge_vlm_ros.engines.protocol import Boundary, TrunkId
 from edge_vlm_ros.engines.snapshot import Snapshot, SnapshotHeader
 from edge_vlm_ros.engines.snapshot_check import check_snapshot
 from edge_vlm_ros.engines.state_blob import cell_positions, parse_state_blob, unread_cells
-from edge_vlm_ros.history import embedding_positions
+from edge_vlm_ros.history import Grid, embedding_positions
+from edge_vlm_ros.history.grid import in_line
 from edge_vlm_ros.model_profile import EncoderProfile, ModelProfile
 
 TABLE = TrunkId("table", 0)
 
 
 def test_positions_of_the_rows_of_a_frame() -> None:
-    whole = rows_in_grid(10, 0, 6, (2, 3))
-    assert whole.tolist() == [
+    assert Grid(2, 3).positions(10).tolist() == [
         [10] * 6,
         [10, 10, 10, 11, 11, 11],
         [10, 11, 12, 10, 11, 12],
         [0] * 6,
     ]
-    parts = [rows_in_grid(10, 0, 4, (2, 3)), rows_in_grid(10, 4, 2, (2, 3))]
-    np.testing.assert_array_equal(np.hstack(parts), whole)
-    with pytest.raises(ValueError, match="not in its grid 2 x 3"):
-        rows_in_grid(10, 4, 3, (2, 3))
-    assert rows_in_line(5, 3, 1).tolist() == [[5, 6, 7]]
-    assert rows_in_line(5, 3, 4).tolist() == [[5, 6, 7]] * 3 + [[0] * 3]
+    assert Grid(2, 1, 2, 1).positions(10).tolist() == [
+        [10, 11, 12, 12, 14],
+        [10, 11, 12, 13, 14],
+        [10, 11, 12, 12, 14],
+        [0] * 5,
+    ]
+    assert in_line(5, 3, 1).tolist() == [[5, 6, 7]]
+    assert in_line(5, 3).tolist() == [[5, 6, 7]] * 3 + [[0] * 3]
 
 
 def test_a_frame_takes_as_many_positions_as_its_longer_side() -> None:
-    assert [embedding_positions(80, grid) for grid in ((8, 10), (10, 8), (1, 80), None)] == [
-        10, 10, 80, 80
-    ]  # fmt: skip
+    grids = (Grid(8, 10), Grid(10, 8), Grid(1, 80), Grid(3, 4, 2, 1), None)
+    assert [embedding_positions(80, grid) for grid in grids] == [10, 10, 80, 7, 80]
 
 
 def test_a_boundary_has_as_many_positions_as_tokens_unless_it_says_so() -> None:
@@ -50,9 +50,9 @@ def test_a_boundary_has_as_many_positions_as_tokens_unless_it_says_so() -> None:
 
 def test_the_grid_of_a_profile_has_all_tokens(profile: ModelProfile) -> None:
     fields = profile.encoder.model_dump()
-    assert EncoderProfile.model_validate({**fields, "grid": (7, 7)}).grid == (7, 7)
+    assert EncoderProfile.model_validate({**fields, "grid": [7, 7]}).grid == Grid(7, 7)
     assert profile.encoder.grid is None
-    with pytest.raises(ValidationError, match="grid 7 x 8 does not have the 49"):
+    with pytest.raises(ValidationError, match="has 56 tokens, n_tokens says 49"):
         EncoderProfile.model_validate({**fields, "grid": (7, 8)})
 
 

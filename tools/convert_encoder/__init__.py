@@ -1,0 +1,1 @@
+"""Converts the ONNX encoder of a model profile into what an NPU runs."""
