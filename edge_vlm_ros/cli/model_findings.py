@@ -198,6 +198,8 @@ def _check_context(profile: ModelProfile, header: GgufFile) -> Finding:
 
 def _check_width(profile: ModelProfile, header: GgufFile) -> Finding:
     says, has = profile.encoder.n_embd, header.of_architecture("embedding_length")
+    if has is not None:  # with deepstack a frame has values for further layers too
+        has *= 1 + (header.of_architecture("n_deepstack_layers") or 0)
     if has is not None and says != has:
         return problem(
             "embeddings",

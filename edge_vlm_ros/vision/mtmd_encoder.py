@@ -154,10 +154,10 @@ class MtmdEncoder:
         self._language.close()
 
     def _check_width(self) -> None:
-        if self._language.n_embd != self.n_embd:
+        if self._language.n_embd_frame != self.n_embd:
             raise EncoderError(
-                f"{self._language.path.name} has embeddings of width {self._language.n_embd}, but "
-                f"the model profile says {self.n_embd}; correct encoder.n_embd"
+                f"{self._language.path.name} takes frames of width {self._language.n_embd_frame}, "
+                f"but the model profile says {self.n_embd}; correct encoder.n_embd"
             )
 
     def _inspect(self) -> None:

@@ -22,8 +22,7 @@ _LOAD_MODE_NONE = 0
 class LanguageModel:
     """A language model without weights: its vocabulary, sizes and rows of token embeddings.
 
-    Raises EncoderError when llama.cpp cannot read the file, or when its layers want wider image
-    embeddings than token embeddings (deepstack).
+    Raises EncoderError when llama.cpp cannot read the file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,17 +39,13 @@ class LanguageModel:
         llama.llama_backend_init()
         self.handle: int | None = _load(path)
         self.n_embd: int = llama.llama_model_n_embd(self.handle)
-        n_inputs: int = llama.llama_model_n_embd_inp(self.handle)
-        if n_inputs != self.n_embd:
-            self.close()
-            raise EncoderError(
-                f"model {path.name} cannot be used: its image embeddings are {n_inputs} wide, its "
-                f"layers {self.n_embd} (deepstack). Models whose image embeddings go into the "
-                "first layer only work, such as SmolVLM2, InternVL3 and LLaVA"
-            )
+        self.n_embd_frame: int = llama.llama_model_n_embd_inp(self.handle)
+        """Values of a row of a frame: more than a token has in models with deepstack."""
 
     def token_rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """float32 [len(tokens), n_embd]: what the first layer gets for these tokens.
+        """float32 [len(tokens), n_embd_frame]: what the layers get for these tokens. Behind the
+        first ``n_embd`` values, where an image has what is added after further layers (deepstack),
+        a token has zeros.
 
         Raises EncoderError when an embedding would not be computed like its token, or is not in
         the file.
@@ -62,9 +57,10 @@ class LanguageModel:
                 "frame"
             )
         try:
-            return self._file.rows("token_embd.weight", tokens)
+            rows = self._file.rows("token_embd.weight", tokens)
         except GgufError as error:
             raise EncoderError(str(error)) from error
+        return np.pad(rows, ((0, 0), (0, self.n_embd_frame - self.n_embd)))
 
     def name_of(self, token: int) -> str:
         """A token's text, special tokens included."""

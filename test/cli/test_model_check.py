@@ -82,10 +82,11 @@ def test_engines_of_a_parameter_file(capsys: pytest.CaptureFixture[str]) -> None
     assert "weights (rpc second)" in out, "a server process has its own copy of the weights"
 
 
+@pytest.mark.parametrize("architecture", ["smolvlm2", "qwen2-vl", "qwen3-vl"])
 def test_a_projector_file_is_an_encoder_too(
-    profile: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    architecture: str, profile: Profile, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    vlm(profile, tmp_path, "smolvlm2")
+    vlm(profile, tmp_path, architecture)
     assert profile.check() == 0
     assert "  encoder: llama.cpp mtmd, CPU, 1 thread" in capsys.readouterr().out
 
@@ -276,5 +277,6 @@ def vlm(profile: Profile, folder: Path, architecture: str) -> None:
         "size": list(random.size),
         "resize": "stretch",
         "n_tokens": random.n_tokens,
-        "n_embd": random.language.n_embd,
+        "n_embd": random.n_embd_frame,
+        "grid": random.grid and list(random.grid),
     }

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from helpers import ROOT
 
+from edge_vlm_ros.history import Grid
 from edge_vlm_ros.model_profile import (
     EncoderProfile,
     HistoryProfile,
@@ -77,7 +78,8 @@ def make(name: str, folder: Path) -> Made:
             size=spec.size,
             resize="stretch",
             n_tokens=spec.n_tokens,
-            n_embd=spec.language.n_embd,
+            n_embd=spec.n_embd_frame,
+            grid=None if spec.grid is None else Grid(*spec.grid),
         ),
         template=TemplateProfile(**text, stop_tokens=(stop,)),
         history=HistoryProfile(max_frames=6, keep_frames=3, max_turns=2),
@@ -96,7 +98,7 @@ def _make_published(name: str, folder: Path) -> Made:
     )
     language, mmproj = spec.write(folder / name)
     backend = MtmdBackend(type="mtmd", file=mmproj)
-    encoder = {"backends": (backend,), "n_embd": spec.language.n_embd}
+    encoder = {"backends": (backend,), "n_embd": spec.n_embd_frame}
     profile = profile.model_copy(
         update={
             "language": LanguageProfile(file=language, context_tokens=spec.language.n_ctx),

@@ -21,6 +21,7 @@ from random_vlm import Made, frames
 from edge_vlm_ros.engines.context import LlamaContext
 from edge_vlm_ros.engines.errors import UnsupportedModelError
 from edge_vlm_ros.engines.model import LlamaModel
+from edge_vlm_ros.engines.native import FramePart
 from edge_vlm_ros.runtime import AskOptions, Runtime
 from edge_vlm_ros.runtime.prompt import prompt_template
 from edge_vlm_ros.vision.errors import EncoderError
@@ -41,6 +42,9 @@ WORKING = (
     "janus-pro",
     "kimi-vl",
     "scaled-embeddings",
+    "qwen2-vl",
+    "qwen2.5-vl",
+    "qwen3-vl",
 )
 PUBLISHED_WORKING = (
     "smolvlm2-256m",
@@ -49,18 +53,15 @@ PUBLISHED_WORKING = (
     "internvl3-1b",
     "internvl3-2b",
     "minicpm-v-4",
+    "qwen2-vl-2b",
+    "qwen2.5-vl-3b",
+    "qwen3-vl-2b",
 )
 REFUSED = {
-    "qwen2-vl": ("M-RoPE", "several sections (M-RoPE), a frame of 14 tokens takes 6 positions"),
-    "qwen2.5-vl": ("M-RoPE", "several sections (M-RoPE)"),
-    "qwen3-vl": ("M-RoPE", "(deepstack)"),
-    "hunyuan-vl": ("M-RoPE", "(XD-RoPE)"),
+    "hunyuan-vl": ("positions of its image tokens", "(XD-RoPE)"),
     "pixtral": (None, "from memory that nobody has written"),
     "gemma3": ("sliding window", "(non-causal)"),
     "lfm2-vl": ("recurrent state", None),
-    "qwen2-vl-2b": ("M-RoPE", "a frame of 198 tokens takes 16 positions"),
-    "qwen2.5-vl-3b": ("M-RoPE", "a frame of 198 tokens takes 16 positions"),
-    "qwen3-vl-2b": ("M-RoPE", "(deepstack)"),
 }
 """What the language engine says, and what the encoder says; None: no objection."""
 QUESTION = "Where is the red cup?"
@@ -110,15 +111,17 @@ def logits_of(
     around = [t for c in encoder.chunks if hasattr(c, "tokens") for t in c.tokens]
     tokens = list(prompt.open_tokens)
     context.extend(0, 0, prompt.open_tokens)
+    place = len(prompt.open_tokens)
     for frame in shown:
-        for chunk in (shape.prefix, encoder.encode(frame), shape.suffix):
+        for chunk in (shape.prefix, FramePart(encoder.encode(frame), 0, shape.grid), shape.suffix):
             if len(chunk):
-                context.extend(0, context.next_position(0), chunk)
+                context.extend(0, place, chunk)
+                place += len(chunk)
         tokens += [*shape.prefix, *around, *shape.suffix]
     question = prompt.question(language.tokenize(QUESTION, parse_special=False))
     tokens += question
-    n, start = len(question), context.next_position(0)
-    context.decode_tokens(question, range(start, start + n), [0] * n, [False] * (n - 1) + [True])
+    n = len(question)
+    context.decode_tokens(question, range(place, place + n), [0] * n, [False] * (n - 1) + [True])
     row = llama.llama_get_logits_ith(context.handle, n - 1)
     logits = np.ctypeslib.as_array(row, (language.n_vocab,)).copy()
     context.close()

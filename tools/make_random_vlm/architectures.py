@@ -44,6 +44,13 @@ class RandomVlm:
     specials: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     vision: VisionShape = VisionShape()
+    grid: tuple[int, int, int, int] | None = None
+    """Rows and columns of the image, and tokens before and after it, with M-RoPE."""
+
+    @property
+    def n_embd_frame(self) -> int:
+        """Values of a row of a frame."""
+        return self.language.n_embd * (1 + self.language.deepstack)
 
     def write(self, folder: Path, seed: int = 0) -> tuple[Path, Path]:
         """Write language.gguf and mmproj.gguf; returns their paths."""
@@ -161,15 +168,15 @@ ARCHITECTURES: Mapping[str, RandomVlm] = {
     ),
     "qwen2-vl": RandomVlm(
         "Qwen2-VL", "qwen2vl_merger", projectors.qwen2vl, LanguageShape("qwen2vl"),
-        (48, 64), 14, _CHATML,
+        (48, 64), 14, _CHATML, grid=(3, 4, 1, 1),
     ),
     "qwen2.5-vl": RandomVlm(
         "Qwen2.5-VL", "qwen2.5vl_merger", projectors.qwen25vl, LanguageShape("qwen2vl"),
-        (48, 64), 14, _CHATML,
+        (48, 64), 14, _CHATML, grid=(3, 4, 1, 1),
     ),
     "qwen3-vl": RandomVlm(
         "Qwen3-VL", "qwen3vl_merger", projectors.qwen3vl,
-        LanguageShape("qwen3vl", deepstack=1), (48, 64), 14, _CHATML,
+        LanguageShape("qwen3vl", deepstack=1), (48, 64), 14, _CHATML, grid=(3, 4, 1, 1),
     ),
     "hunyuan-vl": RandomVlm(
         "HunyuanOCR, HunyuanVL", "hunyuanvl", projectors.hunyuanvl,
