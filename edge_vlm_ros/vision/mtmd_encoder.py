@@ -22,11 +22,12 @@ from .errors import EncoderError
 from .mtmd_chunks import Chunk, ImageChunk, Picture, TextChunk
 from .mtmd_ggml import find_device
 from .mtmd_language import LanguageModel
+from .profiled_encoder import ProfiledEncoder
 
 _ELSEWHERE = 7
 
 
-class MtmdEncoder:
+class MtmdEncoder(ProfiledEncoder):
     """The ``Encoder`` of a backend with ``type: mtmd``.
 
     The library preprocesses a frame, may cut it into tiles, and puts tokens of the language model
@@ -78,26 +79,6 @@ class MtmdEncoder:
         self._backend = f"llama.cpp mtmd, {backend.device if device else place}"
 
     @property
-    def identity(self) -> bytes:
-        """32-byte digest of the projector file, the tokens' embeddings and the preprocessing."""
-        return self._identity
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """(height, width) in pixels."""
-        return self._profile.size
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the embeddings."""
-        return self._profile.n_tokens
-
-    @property
-    def n_embd(self) -> int:
-        """Columns of the embeddings."""
-        return self._profile.n_embd
-
-    @property
     def n_positions(self) -> int:
         """How far a frame moves the position of what follows; ``n_tokens`` without M-RoPE."""
         return sum(
@@ -115,11 +96,6 @@ class MtmdEncoder:
     def chunks(self) -> tuple[Chunk, ...]:
         """What a frame consists of, in order; the same for every frame."""
         return self._chunks
-
-    @property
-    def backend(self) -> str:
-        """What runs the encoder, for people."""
-        return self._backend
 
     def encode(self, rgb: RgbImage) -> Embeddings:
         """Encode uint8 [height, width, 3] to float32 [n_tokens, n_embd]; see ``Encoder``."""

@@ -14,6 +14,7 @@ from .encoder_identity import encoder_identity
 from .errors import EncoderError
 from .onnx_runtime import check_declared, import_onnxruntime
 from .pixels import PixelTable
+from .profiled_encoder import ProfiledEncoder
 
 if TYPE_CHECKING:
     import onnxruntime
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 _PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
-class OnnxEncoder:
+class OnnxEncoder(ProfiledEncoder):
     """The ``Encoder`` of a backend with ``type: onnx``."""
 
     def __init__(self, profile: EncoderProfile, backend: OnnxBackend, *, threads: int = 1) -> None:
@@ -56,31 +57,6 @@ class OnnxEncoder:
             if backend.provider == "cpu"
             else f"ONNX Runtime, {backend.provider.upper()}"
         )
-
-    @property
-    def identity(self) -> bytes:
-        """32-byte digest of the model file, its preprocessing and the runtime's version."""
-        return self._identity
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """(height, width) in pixels."""
-        return self._profile.size
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the embeddings."""
-        return self._profile.n_tokens
-
-    @property
-    def n_embd(self) -> int:
-        """Columns of the embeddings."""
-        return self._profile.n_embd
-
-    @property
-    def backend(self) -> str:
-        """What runs the encoder, for people."""
-        return self._backend
 
     def encode(self, rgb: RgbImage) -> Embeddings:
         """Encode uint8 [height, width, 3] to float32 [n_tokens, n_embd]; see ``Encoder``."""

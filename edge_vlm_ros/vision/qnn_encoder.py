@@ -12,13 +12,14 @@ from .encoder_identity import encoder_identity
 from .errors import EncoderError
 from .onnx_runtime import check_declared
 from .pixels import PixelTable
+from .profiled_encoder import ProfiledEncoder
 from .qnn_runtime import HtpTarget, QnnRuntime, is_compiled
 
 if TYPE_CHECKING:
     import onnxruntime
 
 
-class QnnEncoder:
+class QnnEncoder(ProfiledEncoder):
     """The ``Encoder`` of a backend with ``type: qnn``. Every operation runs on the NPU."""
 
     def __init__(
@@ -61,31 +62,6 @@ class QnnEncoder:
         self._backend = f"Qualcomm HTP v{backend.htp_arch}" + (
             ", emulated on x86-64" if runtime.emulated else ""
         )
-
-    @property
-    def identity(self) -> bytes:
-        """32-byte digest of the model file, its preprocessing, the NPU and all versions."""
-        return self._identity
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """(height, width) in pixels."""
-        return self._profile.size
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the embeddings."""
-        return self._profile.n_tokens
-
-    @property
-    def n_embd(self) -> int:
-        """Columns of the embeddings."""
-        return self._profile.n_embd
-
-    @property
-    def backend(self) -> str:
-        """What runs the encoder, for people."""
-        return self._backend
 
     def encode(self, rgb: RgbImage) -> Embeddings:
         """Encode uint8 [height, width, 3] to float32 [n_tokens, n_embd]; see ``Encoder``."""

@@ -14,6 +14,7 @@ from . import rknn_library
 from .encoder import Embeddings, RgbImage, check_embeddings, check_pixels
 from .encoder_identity import encoder_identity
 from .errors import EncoderError
+from .profiled_encoder import ProfiledEncoder
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +40,7 @@ def open_contexts(profile: EncoderProfile, backend: RknnBackend) -> tuple[RknnEn
     return tuple(opened)
 
 
-class RknnEncoder:
+class RknnEncoder(ProfiledEncoder):
     """The ``Encoder`` of a backend with ``type: rknn``: one context of the NPU runtime."""
 
     def __init__(
@@ -73,31 +74,6 @@ class RknnEncoder:
             self.close()
             raise
         self._backend = f"RKNN, NPU {_cores_text(self._cores)}, runtime {version}"
-
-    @property
-    def identity(self) -> bytes:
-        """32-byte digest of the model file, its preprocessing and the runtime's version."""
-        return self._identity
-
-    @property
-    def input_size(self) -> tuple[int, int]:
-        """(height, width) in pixels."""
-        return self._profile.size
-
-    @property
-    def n_tokens(self) -> int:
-        """Rows of the embeddings."""
-        return self._profile.n_tokens
-
-    @property
-    def n_embd(self) -> int:
-        """Columns of the embeddings."""
-        return self._profile.n_embd
-
-    @property
-    def backend(self) -> str:
-        """What runs the encoder, for people."""
-        return self._backend
 
     def encode(self, rgb: RgbImage) -> Embeddings:
         """Encode uint8 [height, width, 3] to float32 [n_tokens, n_embd]; see ``Encoder``."""

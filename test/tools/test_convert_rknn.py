@@ -16,7 +16,7 @@ from tools.convert_encoder import __main__ as command
 from tools.convert_encoder import rknn_conversion
 from tools.convert_encoder.pictures import compare, load_pictures
 from tools.convert_encoder.rknn_conversion import convert_rknn, main, onnx_backend
-from tools.setup import npu_rknn
+from tools.setup import npu_rknn, npu_venv
 from tools.setup.progress import Failed
 
 PROFILE = Path(__file__).resolve().parents[2] / "config" / "models" / "demo.yaml"
@@ -156,7 +156,7 @@ def test_the_toolkits_environment_is_in_the_cache(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert npu_rknn.directory() == tmp_path / "edge_vlm_ros" / "npu" / "rknn"
-    monkeypatch.setattr(npu_rknn.platform, "machine", lambda: "riscv64")
+    assert npu_rknn.VENV.directory == tmp_path / "edge_vlm_ros" / "npu" / "rknn"
+    monkeypatch.setattr(npu_venv.platform, "machine", lambda: "riscv64")
     with pytest.raises(Failed, match="riscv64; convert on another computer"):
         npu_rknn.ensure()

@@ -38,7 +38,7 @@ from edge_vlm_ros.vision.encoder import RgbImage
 from edge_vlm_ros.vision.preprocess import resize_rgb
 from edge_vlm_ros.vision.self_test import MIN_COSINE
 from tools.convert_encoder.pictures import Comparison, compare, load_pictures
-from tools.setup import npu_qnn
+from tools.setup import npu_qnn, npu_venv
 from tools.setup.progress import Failed, exit_code, note, run
 from tools.setup.venv import ROOT
 
@@ -131,7 +131,7 @@ def convert_qdq(
             [python, _PROCESS, scratch / "job.json"],
             log=out.with_suffix(".log"),
             progress=r"(?<=^converter: ).*",
-            env=npu_qnn.environment() | {"PYTHONPATH": str(ROOT)},
+            env=npu_venv.environment() | {"PYTHONPATH": str(ROOT)},
         )
         expected = np.load(job["float_embeddings"])
         on_cpu = np.load(job["embeddings"])

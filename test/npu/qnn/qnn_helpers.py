@@ -16,7 +16,7 @@ from edge_vlm_ros.demo.render import SceneRenderer
 from edge_vlm_ros.model_profile import load_profile
 from edge_vlm_ros.vision.onnx_encoder import OnnxEncoder
 from tools.reference_loop import ReferenceLoop, load_heldout
-from tools.setup import npu_qnn
+from tools.setup import npu_qnn, npu_venv
 
 ROOT = Path(__file__).resolve().parents[3]
 DEMO = ROOT / "config" / "models" / "demo.yaml"
@@ -57,7 +57,7 @@ def encode(
     np.save(cache / "frames.npy", frames)
     out = cache / "out.npz"
     out.unlink(missing_ok=True)
-    environment = npu_qnn.environment() | {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
+    environment = npu_venv.environment() | {"XDG_CACHE_HOME": str(cache), "PYTHONPATH": str(ROOT)}
     script = Path(__file__).with_name("encode_frames.py")
     ended = subprocess.run(
         [str(npu_qnn.ensure()), str(script), str(profile), str(cache / "frames.npy"), str(out)],
