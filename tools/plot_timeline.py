@@ -10,6 +10,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from edge_vlm_ros.cli.picture_file import picture_file
 from edge_vlm_ros.cli.timeline_picture import draw_timelines
 from edge_vlm_ros.runtime.trace_reading import Trace, read_trace
 
@@ -47,7 +48,7 @@ def picture(
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("trace", type=Path)
-    parser.add_argument("picture", type=Path, help="PNG to write")
+    parser.add_argument("picture", type=picture_file, help="PNG to write")
     parser.add_argument("--start", type=float, help="seconds from the beginning of the trace")
     parser.add_argument("--stop", type=float, help="seconds from the beginning of the trace")
     parser.add_argument("--title", default="")

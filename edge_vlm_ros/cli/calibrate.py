@@ -19,6 +19,7 @@ from edge_vlm_ros.vision.errors import EncoderError
 
 from .calibration_picture import save_picture
 from .calibration_table import cost_tables
+from .picture_file import picture_file
 
 _EPILOG = """What is measured is kept, and used by every node with the same model, engines and
 machine whose planning.calibration is auto. Nothing else should keep the machine busy meanwhile;
@@ -99,7 +100,7 @@ def _parser() -> argparse.ArgumentParser:
     group = parser.add_mutually_exclusive_group()
     group.add_argument(
         "--picture",
-        type=Path,
+        type=picture_file,
         default=Path("calibration.png"),
         metavar="FILE",
         help="where to draw (default: %(default)s)",

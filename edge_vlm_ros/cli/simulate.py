@@ -17,6 +17,7 @@ from edge_vlm_ros.simulation.settings import Limits
 from edge_vlm_ros.simulation.simulator import SimulationError, simulate
 from edge_vlm_ros.simulation.workload import Workload, burst, live
 
+from .picture_file import picture_file
 from .simulate_picture import draw_results
 
 _EPILOG = """example: ros2 run edge_vlm_ros simulate --profile rk3588 --streams 2 --fps 1
@@ -25,8 +26,8 @@ Policies: sdep, single:ENGINE, batched:ENGINE, idle_first, isolated, round_robin
 serial:ENGINE, which does nothing while anything else is being done."""
 
 
-def main() -> int:
-    arguments = _parser().parse_args()
+def main(args: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(args)
     try:
         profile = _profile(arguments.profile)
         workload = _workload(arguments)
@@ -72,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--ingest-engine", default="", metavar="NAME", help="computes the frames at first")
     add(
         "--picture",
-        type=Path,
+        type=picture_file,
         metavar="FILE.png",
         default=Path("simulation.png"),
         nargs="?",

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rclpy.callback_groups import ReentrantCallbackGroup
-from rclpy.clock import ClockChange, JumpThreshold, TimeJump
+from rclpy.clock import Clock, ClockChange, ClockType, JumpThreshold, TimeJump
 from rclpy.duration import Duration
 from rclpy.impl.implementation_singleton import rclpy_implementation
 from rclpy.lifecycle import LifecycleNodeMixin, LifecycleState, TransitionCallbackReturn
@@ -46,6 +46,7 @@ _PROGRESS_LOG_S = 1.0
 _EXPLAINED = (ValueError, OSError, EngineError, VisionError)
 _SUCCESS = TransitionCallbackReturn.SUCCESS
 _FAILURE = TransitionCallbackReturn.FAILURE
+_TWIN_PERIOD_S = 5.0
 
 
 class EdgeVlmNode(LifecycleNodeMixin, Node):
@@ -100,6 +101,10 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             inactive_text=self._inactive_text,
             result_timeout=self.parameters.get("result_timeout"),
         )
+        self._has_twin = False
+        # Discovery takes a second or more, and a twin may come later.
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(_TWIN_PERIOD_S, self._warn_of_twins, clock=steady)
         self._reporter = Reporter(
             self,
             self,
@@ -331,8 +336,12 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             self.get_logger().info(f"new history {runtime.reset(stream)}")
 
     def _warn_of_twins(self) -> None:
-        name, namespace = self.get_name(), self.get_namespace()
-        if self.get_node_names_and_namespaces().count((name, namespace)) > 1:
+        this = (self.get_name(), self.get_namespace())
+        had_twin, self._has_twin = (
+            self._has_twin,
+            (self.get_node_names_and_namespaces().count(this) > 1),
+        )
+        if self._has_twin and not had_twin:
             self.get_logger().warning(
                 f"another node {self.get_fully_qualified_name()} runs in this ROS_DOMAIN_ID: "
                 "questions may reach either. Rename one with -r __node:=NAME"

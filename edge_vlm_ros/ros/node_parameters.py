@@ -120,16 +120,19 @@ class NodeParameters:
         elif given is not None and isinstance(spec.default, float) and type(given.value) is int:
             # `max_fps: 5` in a file is an integer; everybody means 5.0.
             self._given[name] = Parameter(name, value=float(given.value))
+        elif given is not None and given.value is None:
+            self._decline(name, spec, f"{name} is empty: give it a value")
+            return
         try:
             self._node.declare_parameter(name, spec.default, spec.descriptor())
         except (InvalidParameterTypeException, InvalidParameterValueException) as error:
-            reason = _reason(error)
-            self._node.get_logger().error(f"parameter {name} as given is not used: {reason}")
-            self._node.declare_parameter(
-                name, spec.default, spec.descriptor(), ignore_override=True
-            )
-            restart = " Correct it and restart the node." if spec.change is Change.START else ""
-            self.problems[name] = f"{reason}.{restart}"
+            self._decline(name, spec, _reason(error))
+
+    def _decline(self, name: str, spec: ParameterSpec, reason: str) -> None:
+        self._node.get_logger().error(f"parameter {name} as given is not used: {reason}")
+        self._node.declare_parameter(name, spec.default, spec.descriptor(), ignore_override=True)
+        restart = " Correct it and restart the node." if spec.change is Change.START else ""
+        self.problems[name] = f"{reason}.{restart}"
 
     def _declare_all(self, names: str) -> None:
         """The parameters of all ``engines`` or ``streams`` that are not there yet."""

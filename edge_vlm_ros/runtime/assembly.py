@@ -68,8 +68,6 @@ def assemble(
     _check_model(config, encoder, maker.vocabulary)
     for reason in opened.refused:
         _logger.warning("%s", reason)
-    if not opened.self_test.passed:
-        _logger.warning("%s", opened.self_test.message)
     model, inbox = maker.vocabulary, queue.SimpleQueue[object]()
     prompt = prompt_template(config.profile, model)
     limits = [

@@ -52,10 +52,11 @@ class ChangeGate:
 class FrameRateGate:
     """Lets at most ``max_fps`` frames a second through, on average.
 
-    Frames pass on a fixed grid of due times, each up to half a period early, so that a camera's
-    jitter does not lower the rate: of a 30 fps camera and ``max_fps`` 10 every third frame passes,
-    and of one at ``max_fps`` all. A frame later than that starts the grid anew, so that no burst
-    follows a pause.
+    Frames pass on a fixed grid of due times, each up to half a camera's period (half a period of
+    ``max_fps`` at most) early, so that its jitter does not lower the rate: of a 30 fps camera and
+    ``max_fps`` 10 every third frame passes, of one at twice ``max_fps`` every second, and of one at
+    ``max_fps`` all. A frame half a period late starts the grid anew, so that no burst follows a
+    pause.
     """
 
     def __init__(self, max_fps: float) -> None:
@@ -71,16 +72,19 @@ class FrameRateGate:
             raise ValueError(f"max_fps must be >= 0, not {max_fps}")
         self.max_fps = max_fps
         self._due: float | None = None
+        self._last = float("-inf")
 
     def passes(self, now_s: float) -> bool:
         """Whether a frame that arrives at ``now_s`` (monotonic seconds) passes."""
         if self.max_fps == 0:
             return True
         period = 1.0 / self.max_fps
+        early = min(now_s - self._last, period) / 2
+        self._last = now_s
         if self._due is None or now_s >= self._due + period / 2:
             self._due = now_s + period
             return True
-        if now_s < self._due - period / 2:
+        if now_s < self._due - early:
             return False
         self._due += period
         return True

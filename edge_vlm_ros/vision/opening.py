@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ..model_profile import (
@@ -38,19 +38,15 @@ def open_encoder(
 ) -> OpenedEncoder:
     """Try the backends in the order of the profile; the first that passes its self-test is used.
 
-    When none passes, the first that started is used and its failed self-test stands in the result:
-    what it computes is wrong, but the reference may be, too.
-
     Args:
         profile: the encoder part of a model profile.
         threads: CPU threads that compute one frame, for backends that run on the CPU.
         language: the file of the language model, for backends of type mtmd.
 
     Raises:
-        EncoderError: no backend starts; the text has the reason of each.
+        EncoderError: no backend starts and computes right; the text has the reason of each.
     """
     refused: list[str] = []
-    doubtful: tuple[int, OpenedEncoder] | None = None
     for backend in profile.backends:
         try:
             encoders = _open(profile, backend, threads, language)
@@ -59,18 +55,10 @@ def open_encoder(
             continue
         opened = OpenedEncoder(encoders, _worst(encoders, profile.reference), tuple(refused))
         if opened.self_test.passed:
-            if doubtful is not None:
-                doubtful[1].close()
             return opened
-        if doubtful is None:
-            doubtful = len(refused), opened
-        else:
-            opened.close()
+        opened.close()
         refused.append(f"encoder {backend.type} is not used: {opened.self_test.message}")
-    if doubtful is None:
-        raise EncoderError("no encoder starts: " + "; ".join(refused))
-    used, opened = doubtful
-    return replace(opened, refused=(*refused[:used], *refused[used + 1 :]))
+    raise EncoderError("; ".join(refused))
 
 
 def open_untested(profile: EncoderProfile, *, language: Path | None = None) -> Encoder:

@@ -75,3 +75,25 @@ def test_a_second_node_of_the_same_name_is_noticed(capfd: pytest.CaptureFixture[
         assert made.node.change("activate")
         twin.destroy_node()
     assert "another node /edge_vlm runs in this ROS_DOMAIN_ID" in capfd.readouterr().err
+
+
+def test_a_twin_that_comes_later_is_noticed_once(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("edge_vlm_ros.ros.node._TWIN_PERIOD_S", 0.1)
+    text, heard = "another node /edge_vlm runs in this ROS_DOMAIN_ID", ""
+
+    def warned() -> bool:
+        nonlocal heard
+        heard += capfd.readouterr().err
+        return text in heard
+
+    with world() as made:
+        made.start()
+        assert not warned()
+        twin = Node("edge_vlm", context=made.client.context)
+        wait_for(warned, "the warning")
+        time.sleep(0.5)  # some more periods
+        twin.destroy_node()
+    heard += capfd.readouterr().err
+    assert heard.count(text) == 1

@@ -26,7 +26,6 @@ from edge_vlm_ros.ros.diagnostics import (
 from edge_vlm_ros.ros.throttle import Throttle
 from edge_vlm_ros.runtime.status import PairProbe, PredictionError
 from edge_vlm_ros.vision.embedding_cache import CacheStats
-from edge_vlm_ros.vision.self_test import SelfTestResult
 
 BEFORE = FrameCounts.of(STREAM)
 CAMERA = CameraState("/table/image_raw", watched_s=60.0, silent_timeout_s=3.0)
@@ -203,8 +202,6 @@ def test_bad_predictions_are_warned_of_when_there_are_many(
 
 def test_the_encoder_and_the_cache() -> None:
     assert encoder_report(VISION).level is Level.OK
-    bad = replace(VISION, self_test=SelfTestResult(0.5, 1.0, False, "cosine 0.5"))
-    assert encoder_report(bad).level is Level.WARN and "cosine 0.5" in encoder_report(bad).message
     second = encoder_report(replace(VISION, refused=("encoder rknn is not used: no driver",)))
     assert second.level is Level.WARN and "ONNX Runtime instead" in second.message
     assert "no driver" in second.message and second.values["not used"].endswith("no driver")

@@ -28,6 +28,7 @@ from edge_vlm_ros.runtime import (
     VisionConfig,
 )
 from edge_vlm_ros.runtime.sizing import answer_cells
+from edge_vlm_ros.vision.errors import EncoderError
 
 
 def other_profile(part: str, **fields: Any) -> ModelProfile:
@@ -139,9 +140,11 @@ def test_what_cannot_be_loaded_leaves_nothing(
 
 
 def test_an_encoder_of_another_model_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("edge_vlm_ros.vision.onnx_encoder.OnnxEncoder.n_embd", 512)
+    encoder = "edge_vlm_ros.vision.onnx_encoder.OnnxEncoder"
+    monkeypatch.setattr(f"{encoder}.n_embd", 512)
+    monkeypatch.setattr(f"{encoder}.encode", lambda *_: np.zeros((49, 512), np.float32))
     with pytest.raises(ConfigError, match="512 values.*256"):
-        Runtime(demo_config()).load()
+        Runtime(demo_config(profile=other_profile("encoder", reference=None))).load()
     assert not our_threads()
 
 
@@ -254,17 +257,16 @@ def test_closing_from_many_threads_while_others_ask(start: Start) -> None:
     assert not our_threads()
 
 
-def test_a_wrong_self_test_is_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: Start
-) -> None:
+def test_an_encoder_that_computes_wrongly_is_refused(tmp_path: Path) -> None:
     stored = dict(np.load(demo_profile().encoder.reference))
     name = next(key for key, value in stored.items() if value.dtype == np.float32)
     stored[name] = -stored[name]
     reference = tmp_path / "reference.npz"
     np.savez(reference, **stored)
-    runtime = start(profile=other_profile("encoder", reference=reference))
-    assert not runtime.vision_status().self_test.passed
-    assert "self-test failed" in caplog.text
+    runtime = Runtime(demo_config(profile=other_profile("encoder", reference=reference)))
+    with pytest.raises(EncoderError, match=r"self-test failed: cosine -1"):
+        runtime.load()
+    assert not our_threads()
 
 
 def test_the_engine_is_sized_for_its_streams(start: Start) -> None:

@@ -70,6 +70,16 @@ def test_rate_is_met_in_spite_of_jitter(camera: float, limit: float, expected: f
     assert rate(FrameRateGate(limit), camera, 0.005) == pytest.approx(expected, rel=0.03)
 
 
+@pytest.mark.parametrize("times", [2, 3, 4, 6])
+def test_frames_of_a_faster_camera_pass_evenly(times: int) -> None:
+    limit = 2.0
+    gate, period = FrameRateGate(limit), 1 / limit
+    jitter = np.random.default_rng(1).uniform(-0.02, 0.02, 200) * period / times
+    arrivals = 10 + np.arange(200) * period / times + jitter
+    passed = [t for t in arrivals if gate.passes(float(t))]
+    assert np.diff(passed) == pytest.approx(period, rel=0.05)
+
+
 def test_no_burst_after_a_pause() -> None:
     gate = FrameRateGate(10)
     assert gate.passes(0.0)
