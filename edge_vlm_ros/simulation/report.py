@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 
 from .profile import Profile
@@ -44,9 +45,15 @@ def verdict(result: SimulationResult, profile: Profile, workload: Workload) -> l
     if result.rejected:
         lines.append(
             f"  {len(result.rejected)} of {len(result.rejected) + len(result.answers)} questions "
-            "are refused: more are asked than are answered"
+            f"are refused: {_why(result.rejected)}"
         )
     return lines
+
+
+def _why(reasons: Sequence[str]) -> str:
+    counts = Counter(reasons)
+    texts = {"queue_full": "more are asked than are answered"}
+    return ", ".join(texts.get(reason, reason) for reason, _ in counts.most_common())
 
 
 def keeps_up(result: SimulationResult, workload: Workload) -> bool:

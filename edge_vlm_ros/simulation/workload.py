@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from math import isfinite
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,11 @@ def live(
     Answers have between half and one and a half times ``answer_tokens``, evenly spread, and may
     have twice as many. Raises ValueError for numbers that make no sense.
     """
-    if streams < 1 or fps <= 0 or questions_per_minute < 0 or duration_s <= 0:
+    numbers = (fps, questions_per_minute, duration_s)
+    sensible = (
+        all(map(isfinite, numbers)) and min(fps, duration_s) > 0 and questions_per_minute >= 0
+    )
+    if streams < 1 or not sensible:
         raise ValueError(
             "a live workload needs a stream, frames, a duration above 0 and no negative rate: "
             f"streams {streams}, fps {fps}, questions_per_minute {questions_per_minute}, "

@@ -8,6 +8,7 @@ import pytest
 
 from edge_vlm_ros.planning.costs import ENCODER, CostModel
 from edge_vlm_ros.simulation.profile import Profile, load_profile
+from edge_vlm_ros.simulation.report import verdict
 from edge_vlm_ros.simulation.result import SimulationResult, percentile
 from edge_vlm_ros.simulation.settings import Limits
 from edge_vlm_ros.simulation.simulator import simulate
@@ -101,3 +102,18 @@ def test_an_unknown_policy_is_refused(board: Profile) -> None:
 def test_percentile_is_a_value_that_was_there() -> None:
     values = [4.0, 1.0, 3.0, 2.0]
     assert [percentile(values, p) for p in (0, 25, 50, 95, 100)] == [1.0, 1.0, 2.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("number", ["fps", "questions_per_minute", "duration_s"])
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])
+def test_workloads_that_make_no_sense_are_refused(number: str, value: float) -> None:
+    numbers = {"fps": 1.0, "questions_per_minute": 6.0, "duration_s": 10.0, number: value}
+    with pytest.raises(ValueError, match="a live workload needs"):
+        live(streams=1, **numbers)
+
+
+def test_refused_questions_are_told_with_their_reason(board: Profile) -> None:
+    workload = live(streams=1, fps=1, questions_per_minute=30, duration_s=20, prompt_tokens=100_000)
+    result = simulate(board, workload, "sdep")
+    assert set(result.rejected) == {"question_too_long"}
+    assert "are refused: question_too_long" in "\n".join(verdict(result, board, workload))
