@@ -34,7 +34,7 @@ from .errors import (
 from .model import LlamaModel
 from .native import Chunk, FramePart
 from .scratch_sequence import ScratchSequence
-from .state_blob import cell_positions, ggml_type, row_bytes, unread_cells
+from .state_blob import cell_positions, ggml_type, unread_cells
 
 _logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class LlamaContext:
             )
         if n_ctx < n_seq_max:
             raise ContextError(f"{n_ctx} cells are too few for {n_seq_max} sequences: raise n_ctx")
-        _check_memory(model, n_ctx, kv_type)
+        model.check_memory(n_ctx, kv_type)
         n_graves = min(_MAX_GRAVES, LLAMA_MAX_SEQ - n_seq_max, n_ctx - n_seq_max)
         graves = range(n_seq_max, n_seq_max + n_graves)
         params = llama.llama_context_default_params()
@@ -105,7 +105,7 @@ class LlamaContext:
         self.n_ctx: int = llama.llama_n_ctx(self._handle)
         # llama.cpp aborts the process on a larger batch than this, which n_ctx limits too.
         self.n_batch = n_batch = llama.llama_n_batch(self._handle)
-        self.kv_bytes = _kv_bytes(model, self.n_ctx, kv_type)
+        self.kv_bytes = model.kv_bytes(self.n_ctx, kv_type)
         self._n_embd = model.n_embd_frame
         self._has_grids = model.has_grids
         self._last_sequence = n_seq_max - 1
@@ -391,18 +391,3 @@ class LlamaContext:
                     f"place {place} does not follow the {end} tokens of its sequence"
                 )
             ends[sequence] = end + 1
-
-
-def _check_memory(model: LlamaModel, n_ctx: int, kv_type: KvType) -> None:
-    needed, free = _kv_bytes(model, n_ctx, kv_type), model.device.memory_free()
-    if 0 < free < needed:
-        raise ContextError(
-            f"{n_ctx} cells of {kv_type} KV take {needed / 2**20:.0f} MiB, {model.device.text} has "
-            f"{free / 2**20:.0f} MiB free: lower n_ctx or the limits of the histories"
-        )
-
-
-def _kv_bytes(model: LlamaModel, n_ctx: int, kv_type: KvType) -> int:
-    """Size of the cache: K and V rows of all KV heads, every layer."""
-    row = row_bytes(kv_type, model.n_embd_k) + row_bytes(kv_type, model.n_embd_v)
-    return model.n_layer * n_ctx * row

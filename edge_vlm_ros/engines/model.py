@@ -16,8 +16,9 @@ from edge_vlm_ros.model_profile import sha256_file
 from . import ggml, native_log
 from .config import KvType
 from .devices import CPU, Device
-from .errors import ModelLoadError, UnsupportedModelError
+from .errors import ContextError, ModelLoadError, UnsupportedModelError
 from .snapshot import M_ROPE_TYPES
+from .state_blob import row_bytes
 
 # enum llama_rope_type
 _VISION_ROPE = 24
@@ -167,6 +168,21 @@ class LlamaModel:
         handle, self.handle = self.handle, None
         if handle is not None and not self.device.is_lost():
             self.device.call(lambda: llama.llama_model_free(handle))
+
+    def kv_bytes(self, n_cells: int, kv_type: KvType) -> int:
+        """Size of a KV cache: K and V rows of all KV heads, every layer."""
+        row = row_bytes(kv_type, self.n_embd_k) + row_bytes(kv_type, self.n_embd_v)
+        return self.n_layer * n_cells * row
+
+    def check_memory(self, n_cells: int, kv_type: KvType) -> None:
+        """Raises ContextError when the device says that it has not the room for such a cache."""
+        needed, free = self.kv_bytes(n_cells, kv_type), self.device.memory_free()
+        if 0 < free < needed:
+            raise ContextError(
+                f"{n_cells} cells of {kv_type} KV take {needed / 2**20:.0f} MiB, "
+                f"{self.device.text} has {free / 2**20:.0f} MiB free: lower n_ctx or the limits of "
+                "the histories"
+            )
 
     def _refuse_unsupported(self) -> None:
         handle = self.handle

@@ -13,7 +13,9 @@ def open_meter(node: Node, power_sensor: str) -> EnergyMeter:
     try:
         sensor = find_sensor(power_sensor)
     except NoSensor as reason:
-        node.get_logger().info(f"energy of answers is not measured: {reason}")
+        asked_for = power_sensor not in ("auto", "off")
+        log = node.get_logger().warning if asked_for else node.get_logger().info
+        log(f"energy of answers is not measured: {reason}")
         return EnergyMeter(None)
     node.get_logger().info(f"energy of answers is measured by {sensor.name}")
     return EnergyMeter(sensor)

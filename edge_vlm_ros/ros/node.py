@@ -101,10 +101,6 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             inactive_text=self._inactive_text,
             result_timeout=self.parameters.get("result_timeout"),
         )
-        self._has_twin = False
-        # Discovery takes a second or more, and a twin may come later.
-        steady = Clock(clock_type=ClockType.STEADY_TIME)
-        self.create_timer(_TWIN_PERIOD_S, self._warn_of_twins, clock=steady)
         self._reporter = Reporter(
             self,
             self,
@@ -113,6 +109,11 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             diagnostics_period=self.parameters.get("diagnostics.period"),
             status_period=self.parameters.get("status_period"),
         )
+        self._offer_services()
+        self._has_twin = False
+        self._watch()
+
+    def _offer_services(self) -> None:
         Services(
             self,
             self.outputs,
@@ -122,12 +123,17 @@ class EdgeVlmNode(LifecycleNodeMixin, Node):
             engines=lambda: self._reporter.engine_messages("service"),
             move_ingestion=self.move_ingestion,
         )
+
+    def _watch(self) -> None:
+        """Notice time that jumps back, and other nodes of the same name, which may come later."""
         backwards = JumpThreshold(
             min_forward=None, min_backward=Duration(nanoseconds=-1), on_clock_change=False
         )
         self._time_jumps = self.get_clock().create_jump_callback(
             backwards, post_callback=self._on_time_jump
         )
+        steady = Clock(clock_type=ClockType.STEADY_TIME)
+        self.create_timer(_TWIN_PERIOD_S, self._warn_of_twins, clock=steady)
 
     # -------------------------------------------------------------------- readings
     @property

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from edge_vlm_ros.history import VersionBinding
+from edge_vlm_ros.history import Version, VersionBinding
 
 from .answer import AskOptions, QuestionRejected
 from .config import QuestionLimits
 from .path import Path
 from .prompt import PromptTemplate
+from .stream import StreamState
+from .trunks import Trunks
 
 MAX_STOP_STRINGS = 16
 """Every token of an answer is compared with all of them."""
@@ -108,6 +110,30 @@ class Admission:
             f"the question has {size}, at most {self.limits.max_question_tokens} tokens are taken "
             "with its template (max_question_tokens)",
         )
+
+
+def check_version(
+    stream: StreamState, version: Version, options: AskOptions, trunks: Trunks
+) -> None:
+    """Whether a version of ``stream`` can be asked about with these options.
+
+    Raises QuestionRejected.
+    """
+    if stream.is_empty(version):
+        raise QuestionRejected(
+            "no_frames",
+            f"stream {stream.name!r} holds no frame to answer from: is its camera running, and do "
+            "its images arrive?",
+        )
+    engine = options.prefill_engine or options.engine
+    elsewhere = engine not in ("", stream.ingest_engine)
+    if Path(options.path) is Path.LOCAL and elsewhere:
+        if trunks.holder(engine, stream.name, version.epoch, version.n) is None:
+            raise QuestionRejected(
+                "path_impossible",
+                f"engine {engine!r} does not hold what stream {stream.name!r} shows, and does not "
+                "ingest it: leave the path open, or use import or replay",
+            )
 
 
 _MAX_CHARACTERS_PER_TOKEN = 64

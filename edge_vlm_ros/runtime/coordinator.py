@@ -27,12 +27,12 @@ from edge_vlm_ros.engines.protocol import (
     TokensGenerated,
     VersionComputed,
 )
-from edge_vlm_ros.history import BindingError, NewestRegistered, Version
+from edge_vlm_ros.history import BindingError, NewestRegistered
 from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.vision.embedding_cache import EmbeddingCache
 from edge_vlm_ros.vision.events import FrameEncoded, FrameFailed
 
-from .admission import Admission
+from .admission import Admission, check_version
 from .answer import Answer, AnswerResult, AskOptions, QuestionRejected
 from .answering import Answering
 from .committing import Committing
@@ -90,7 +90,7 @@ class Coordinator:
         self._rejections: Counter[str] = Counter()
         self._on_idle: list[Callable[[], None]] = []
         planner.planned = self._planned
-        planner.ended = self._plan_ended
+        planner.ended = lambda record: self._tell(listener.plan_finished, record)
         self.tracing = Tracing(planner.collect, clock)
         planner.stepped = self.tracing.stepped
         for state in self.streams.values():
@@ -315,7 +315,7 @@ class Coordinator:
         except BindingError as error:
             raise QuestionRejected("bad_binding", str(error)) from error
         try:
-            self._check_version(stream, version, options)
+            check_version(stream, version, options, self.trunks)
         except QuestionRejected:
             stream.history.unwant(version)
             stream.history.release(version)
@@ -337,23 +337,6 @@ class Coordinator:
         stream.ingest()
         self.answering.advance(name)
         return answer
-
-    def _check_version(self, stream: StreamState, version: Version, options: AskOptions) -> None:
-        if stream.is_empty(version):
-            raise QuestionRejected(
-                "no_frames",
-                f"stream {stream.name!r} holds no frame to answer from: is its camera running, and "
-                "do its images arrive?",
-            )
-        engine = options.prefill_engine or options.engine
-        elsewhere = engine not in ("", stream.ingest_engine)
-        if Path(options.path) is Path.LOCAL and elsewhere:
-            if self.trunks.holder(engine, stream.name, version.epoch, version.n) is None:
-                raise QuestionRejected(
-                    "path_impossible",
-                    f"engine {engine!r} does not hold what stream {stream.name!r} shows, and does "
-                    "not ingest it: leave the path open, or use import or replay",
-                )
 
     def _cancel(self, answer_id: int) -> None:
         self.inbox.put(CancelRequested(answer_id))
@@ -386,9 +369,6 @@ class Coordinator:
     def _planned(self, record: PlanRecord) -> None:
         self.tracing.planned(record)
         self._tell(self._listener.plan_made, record)
-
-    def _plan_ended(self, record: PlanRecord) -> None:
-        self._tell(self._listener.plan_finished, record)
 
     # ---------------------------------------------------------------- ends
     def end_all(self, done: Callable[[], None]) -> None:

@@ -100,9 +100,7 @@ def test_a_backend_that_does_not_start_is_passed_over_with_its_reason(
     profile.encoder["backends"].insert(0, first)
     assert profile.check() == 0
     out = capsys.readouterr().out
-    assert (
-        f"note     encoder 1, onnx  does not start here: ONNX Runtime cannot load {broken}" in out
-    )
+    assert f"note     encoder 1, onnx  is not used here: ONNX Runtime cannot load {broken}" in out
     assert "  encoder: ONNX Runtime, CPU, 1 thread" in out
     assert f"{(MODEL / 'vision.onnx').stat().st_size / 2**20:8.1f} MiB  encoder" in out
 

@@ -114,18 +114,10 @@ def convert_qdq(
             "profile": str(profile.absolute()),
             "out": str(out.absolute()),
             "bits": BITS[bits],
-            "compiled": None,
         }
         for array in ("calibration", "pictures", "float_embeddings", "embeddings"):
             job[array] = str(scratch / f"{array}.npy")
-        if compilation is not None:
-            job |= {
-                "compiled": str(compilation.file.absolute()),
-                "soc_model": compilation.soc_model,
-                "htp_arch": compilation.htp_arch,
-                "npu_pictures": compilation.pictures,
-                "npu_embeddings": str(scratch / "npu_embeddings.npy"),
-            }
+        job |= _compilation_job(compilation, scratch)
         (scratch / "job.json").write_text(json.dumps(job))
         run(
             [python, _PROCESS, scratch / "job.json"],
@@ -139,6 +131,18 @@ def convert_qdq(
     return QdqConversion(
         tuple(map(compare, on_cpu, expected)), tuple(map(compare, on_npu, expected))
     )
+
+
+def _compilation_job(compilation: HtpCompilation | None, scratch: Path) -> dict[str, Any]:
+    if compilation is None:
+        return {"compiled": None}
+    return {
+        "compiled": str(compilation.file.absolute()),
+        "soc_model": compilation.soc_model,
+        "htp_arch": compilation.htp_arch,
+        "npu_pictures": compilation.pictures,
+        "npu_embeddings": str(scratch / "npu_embeddings.npy"),
+    }
 
 
 def demo_pictures(profile: EncoderProfile, n: int = _DEMO_PICTURES) -> RgbImage:
