@@ -170,3 +170,18 @@ def test_any_text_can_be_tokenized(model: LlamaModel, text: str) -> None:
 
 def test_no_bos_is_added(model: LlamaModel) -> None:
     assert len(model.tokenize("a", parse_special=True)) == 1
+
+
+@pytest.mark.parametrize("repack", [True, False])
+def test_whether_weights_are_rearranged_is_told_to_llama_cpp(
+    repack: bool, profile: ModelProfile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[bool] = []
+
+    def load(_path: bytes, params: llama.llama_model_params) -> None:
+        told.append(params.use_extra_bufts)
+
+    monkeypatch.setattr(llama, "llama_model_load_from_file", load)
+    with pytest.raises(ModelLoadError):
+        LlamaModel(profile.language.file, repack=repack)
+    assert told == [repack]
