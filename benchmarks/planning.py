@@ -11,7 +11,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from edge_vlm_ros.engines.step_record import Activity
-from edge_vlm_ros.planning.costs import ENCODER, CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import (
+    ENCODER,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
 from edge_vlm_ros.planning.policies import make_policy
 from edge_vlm_ros.planning.state import (
     AnswerLoad,
@@ -138,7 +145,7 @@ def _costs(names: tuple[str, ...]) -> CostModel:
     engines = {
         name: EngineCosts(
             RowCost(2e-3 * speed, 4e-4 * speed, 1e-7 * speed),
-            RowCost(1e-2 * speed, 1.5e-3 * speed, 1e-6 * speed),
+            even_batches(1e-2 * speed, 1.5e-3 * speed, 1e-6 * speed),
             _MOVE,
             _MOVE,
         )

@@ -5,7 +5,14 @@ from __future__ import annotations
 import time
 
 from edge_vlm_ros.engines.step_record import Activity
-from edge_vlm_ros.planning.costs import ENCODER, CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import (
+    ENCODER,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
 from edge_vlm_ros.runtime.coordinator import Coordinator
 from edge_vlm_ros.runtime.question import Question
 from edge_vlm_ros.simulation.profile import EngineFacts, ModelFacts, Profile
@@ -78,7 +85,7 @@ def _profile(names: tuple[str, ...], queued: int) -> Profile:
     costs = {
         name: EngineCosts(
             RowCost(2e-3 * speed, 4e-4 * speed, 1e-7 * speed),
-            RowCost(1e-2 * speed, 1.5e-3 * speed, 1e-6 * speed),
+            even_batches(1e-2 * speed, 1.5e-3 * speed, 1e-6 * speed),
             _MOVE,
             _MOVE,
         )

@@ -10,16 +10,17 @@ import os
 import tempfile
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from edge_vlm_ros.engines.step_record import Activity
 
-from .costs import Busy, CostModel, EngineCosts, MoveCost, RowCost
+from .costs import BatchCost, Busy, CostModel, EngineCosts, MoveCost, RowCost
 
 _logger = logging.getLogger(__name__)
 
-FORMAT = 1
+FORMAT = 2
 """Of the file. Others are measured anew, not read."""
 
 CostKey = Mapping[str, Any]
@@ -111,7 +112,10 @@ def costs_from_json(document: Mapping[str, Any]) -> CostModel:
 def _engine_to_json(costs: EngineCosts) -> dict[str, Any]:
     return {
         "prefill": _rows_to_json(costs.prefill),
-        "decode": _rows_to_json(costs.decode),
+        "decode": {
+            "steps": [{"answers": n, "seconds": s} for n, s in costs.decode.steps],
+            "row_history_s": costs.decode.row_history_s,
+        },
         "export": {"fixed_s": costs.export.fixed_s, "byte_s": costs.export.byte_s},
         "import": {"fixed_s": costs.import_.fixed_s, "byte_s": costs.import_.byte_s},
         "fork_s": costs.fork_s,
@@ -125,7 +129,7 @@ def _rows_to_json(cost: RowCost) -> dict[str, float]:
 def _engine_from_json(document: Mapping[str, Any]) -> EngineCosts:
     return EngineCosts(
         prefill=_rows_from_json(document["prefill"]),
-        decode=_rows_from_json(document["decode"]),
+        decode=_batches_from_json(document["decode"]),
         export=_move_from_json(document["export"]),
         import_=_move_from_json(document["import"]),
         fork_s=_number(document["fork_s"]),
@@ -134,6 +138,13 @@ def _engine_from_json(document: Mapping[str, Any]) -> EngineCosts:
 
 def _rows_from_json(document: Mapping[str, Any]) -> RowCost:
     return RowCost(*(_number(document[part]) for part in ("fixed_s", "row_s", "row_history_s")))
+
+
+def _batches_from_json(document: Mapping[str, Any]) -> BatchCost:
+    steps = tuple((int(step["answers"]), _number(step["seconds"])) for step in document["steps"])
+    if not steps or any(n >= more for (n, _), (more, _) in pairwise(steps)):
+        raise ValueError("steps of decoding are those of ever more answers")
+    return BatchCost(steps, _number(document["row_history_s"]))
 
 
 def _move_from_json(document: Mapping[str, Any]) -> MoveCost:

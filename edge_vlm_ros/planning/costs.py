@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from edge_vlm_ros.engines.step_record import Activity
 
@@ -32,6 +33,46 @@ class RowCost:
 
 
 @dataclass(frozen=True)
+class BatchCost:
+    """Seconds of one decode step: ``steps`` has them by number of answers, ascending, behind no
+    history; each answer adds ``row_history_s`` for each token behind which it is.
+
+    A table and no formula: matrix kernels compute rows in tiles of their own, so a step of two
+    answers may take three times as long as one of one, and eight no longer than seven. Between
+    entries, and beyond the last two, it goes on straight.
+    """
+
+    steps: tuple[tuple[int, float], ...]
+    row_history_s: float
+
+    def seconds(self, rows: float, history: float) -> float:
+        return self.step_s(rows) + rows * self.row_history_s * history
+
+    def step_s(self, rows: float) -> float:
+        """Of ``rows`` answers behind no history."""
+        steps = self.steps
+        if rows <= steps[0][0] or len(steps) == 1:
+            return steps[0][1]
+        (n, s), (more, its_s) = next(
+            (pair for pair in pairwise(steps) if rows <= pair[1][0]), (steps[-2], steps[-1])
+        )
+        slope = (its_s - s) / (more - n)
+        if rows > more:  # batches larger than all that were measured do not take less
+            slope = max(0.0, slope)
+        return its_s + slope * (rows - more)
+
+    def times(self, factor: float) -> BatchCost:
+        return BatchCost(
+            tuple((n, factor * seconds) for n, seconds in self.steps), factor * self.row_history_s
+        )
+
+
+def even_batches(fixed_s: float, row_s: float, row_history_s: float) -> BatchCost:
+    """Steps of which every answer takes the same, as in RowCost."""
+    return BatchCost(((1, fixed_s + row_s), (2, fixed_s + 2 * row_s)), row_history_s)
+
+
+@dataclass(frozen=True)
 class MoveCost:
     """Seconds of exporting or importing one range: ``fixed_s + n_bytes * byte_s``."""
 
@@ -44,10 +85,10 @@ class MoveCost:
 
 @dataclass(frozen=True)
 class EngineCosts:
-    """One engine's steps with everything else idle. ``rows`` of a decode step are its answers."""
+    """One engine's steps with everything else idle."""
 
     prefill: RowCost
-    decode: RowCost
+    decode: BatchCost
     export: MoveCost
     import_: MoveCost
     fork_s: float = 0.0

@@ -1,7 +1,10 @@
-"""From measured steps to costs: least squares on relative errors, no coefficient below 0."""
+"""From measured steps to costs: least squares on relative errors, no coefficient below 0; decode
+steps by medians for each size of batch."""
 
 from __future__ import annotations
 
+import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -9,7 +12,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from .costs import MoveCost, RowCost
+from .costs import BatchCost, MoveCost, RowCost
 
 _ROUNDS = 5
 _HUBER = 1.345
@@ -18,6 +21,8 @@ choice for Huber's weights (Huber, Robust Statistics, 1981)."""
 _MAD = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
 _SHORTEST_S = 1e-9
+_FEWEST = 3
+"""Steps of a batch size that are enough to tell what it takes."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,51 @@ def fit_rows(samples: Sequence[RowSample]) -> RowCost:
     features = np.array([[1.0, s.rows, s.rows * s.history] for s in samples])
     fixed, row, history = _fit(features, np.array([s.seconds for s in samples]))
     return RowCost(fixed, row, history)
+
+
+def fit_batches(samples: Sequence[RowSample]) -> BatchCost:
+    """The cost of decode steps. Sizes of which there are too few steps are left to their
+    neighbours, unless there are no others. Raises ValueError when there are no samples."""
+    sizes: dict[int, list[RowSample]] = defaultdict(list)
+    for sample in samples:
+        sizes[round(sample.rows)].append(sample)
+    if not sizes:
+        raise ValueError("there is nothing to fit: no step was measured")
+    row_history_s = _history_slope(list(sizes.values()))
+    enough = min(_FEWEST, max(map(len, sizes.values())))
+    steps = [
+        (n, statistics.median(s.seconds - n * row_history_s * s.history for s in found))
+        for n, found in sorted(sizes.items())
+        if len(found) >= enough
+    ]
+    return BatchCost(tuple((n, max(_SHORTEST_S, s)) for n, s in steps), row_history_s)
+
+
+def _history_slope(sizes: Sequence[Sequence[RowSample]]) -> float:
+    """Seconds for each row and token of history, from steps of the same size behind less and more
+    of it. A size counts as the square of what history does to its steps: that is least squares on
+    relative errors."""
+    total = weights = 0.0
+    for samples in sizes:
+        middle = (min(s.history for s in samples) + max(s.history for s in samples)) / 2
+        halves = (
+            [s for s in samples if s.history < middle],
+            [s for s in samples if s.history >= middle],
+        )
+        if min(map(len, halves)) < 2:
+            continue
+        (h, s), (more, its_s) = map(_middle, halves)
+        work = samples[0].rows * (more - h)
+        weight = min(map(len, halves)) * (work / s) ** 2
+        total += weight * (its_s - s) / work
+        weights += weight
+    return max(0.0, total / weights) if weights else 0.0
+
+
+def _middle(samples: Sequence[RowSample]) -> tuple[float, float]:
+    """Medians of history and seconds."""
+    seconds = statistics.median(sample.seconds for sample in samples)
+    return statistics.median(sample.history for sample in samples), max(_SHORTEST_S, seconds)
 
 
 def fit_moves(samples: Sequence[MoveSample]) -> MoveCost:

@@ -172,7 +172,7 @@ class CostLearner:
     def _engine(self, name: str, costs: EngineCosts) -> EngineCosts:
         return EngineCosts(
             prefill=_rows(costs.prefill, self._factor(name, Activity.PREFILL)),
-            decode=_rows(costs.decode, self._factor(name, Activity.DECODE)),
+            decode=costs.decode.times(self._factor(name, Activity.DECODE)),
             export=_move(costs.export, self._factor(name, Activity.EXPORT)),
             import_=_move(costs.import_, self._factor(name, Activity.IMPORT)),
             fork_s=costs.fork_s,

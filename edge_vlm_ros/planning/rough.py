@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from edge_vlm_ros.engines.protocol import EngineStatus
 
-from .costs import CostModel, EngineCosts, MoveCost, RowCost
+from .costs import CostModel, EngineCosts, MoveCost, RowCost, even_batches
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _rough(status: EngineStatus) -> EngineCosts:
     row = 2 * weights / device.operations_s
     return EngineCosts(
         prefill=RowCost(fixed, row, 4 * cell / device.operations_s),
-        decode=RowCost(fixed, row, cell / device.bytes_s),
+        decode=even_batches(fixed, row, cell / device.bytes_s),
         export=_MOVE,
         import_=_MOVE,
         fork_s=_FORK_S,

@@ -4,12 +4,13 @@ Steps are short against answers, so they are treated as continuous. While answer
 gets the engine's ``ingest_share`` of the time and answers the rest (weighted fair queueing, as
 engines/step_scheduler.py does it); a side without work leaves its part to the other. Among answers
 a chunk of the first question that is being prefilled alternates with a decode step of all running
-answers. A decode step makes one token of each answer in ``decode``'s fixed time and a time for
-each of them behind its history.
+answers. A decode step makes one token of each answer in the time of a batch of so many and a
+time for the history of each.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from math import ceil
@@ -54,7 +55,8 @@ class Pace:
 
 class _Job(NamedTuple):
     """An answer on its way; ``prefill_s`` is its prefill alone on the engine, in chunks of
-    ``chunk_s``; ``tokens`` come then, each for ``row_s`` in its decode step."""
+    ``chunk_s``; ``tokens`` come then, each for ``row_s`` more of its decode step, for its
+    history."""
 
     ready_s: float
     prefill_s: float
@@ -78,7 +80,9 @@ class EngineTimeline:
         self._costs = costs
         self._pace = pace
         self._ingest_s = ingest_s
-        self._fixed_s = max(_LEAST_STEP_S, pace.decode * costs.decode.fixed_s)
+        batches = range(engine.max_parallel + 1 if engine.batching else 2)
+        self._steps_s = [max(_LEAST_STEP_S, pace.decode * costs.decode.step_s(n)) for n in batches]
+        """Of a batch of so many answers."""
         self._jobs = [self._job(load, is_new=False) for load in engine.answers]
         self._until_place = self._begin(ingest_s)
         self._until_place.go(until_place=True)
@@ -95,7 +99,9 @@ class EngineTimeline:
         rows = [job.row_s for job in self._jobs[: self._engine.max_parallel]]
         if not rows:
             return 0.0
-        return self._fixed_s + (sum(rows) if self._engine.batching else sum(rows) / len(rows))
+        if self._engine.batching:
+            return self._steps_s[len(rows)] + sum(rows)
+        return self._steps_s[1] + sum(rows) / len(rows)
 
     @property
     def without(self) -> Unfolded:
@@ -116,13 +122,13 @@ class EngineTimeline:
         return run.result()
 
     def _begin(self, ingest_s: float) -> _Run:
-        return _Run(self._engine, self._fixed_s, ingest_s, list(self._jobs))
+        return _Run(self._engine, self._steps_s, ingest_s, list(self._jobs))
 
     def _job(self, load: AnswerLoad, is_new: bool) -> _Job:
         costs, chunk = self._costs, self._engine.chunk_tokens
         tokens = load.expected_tokens if load.expected_tokens > 1.0 else 1.0
         decode, history = costs.decode, load.history_tokens
-        row_s = self._pace.decode * (decode.row_s + decode.row_history_s * history)
+        row_s = self._pace.decode * decode.row_history_s * history
         if load.prompt_tokens <= 0:
             return _Job(load.ready_in_s, 0.0, 0.0, tokens, row_s, is_new)
         alone = costs.prefill_s(load.prompt_tokens, history, chunk)
@@ -147,10 +153,14 @@ class _Run:
     """A moment of an engine's future."""
 
     def __init__(
-        self, engine: EngineState, fixed_s: float, ingest_s: float, waiting: list[_Job]
+        self,
+        engine: EngineState,
+        steps_s: Sequence[float],
+        ingest_s: float,
+        waiting: list[_Job],
     ) -> None:
         self._engine = engine
-        self._fixed_s = fixed_s
+        self._steps_s = steps_s
         self._rows_s = 0.0
         """Of all that decode."""
         self._ingest_s = ingest_s
@@ -209,7 +219,8 @@ class _Run:
                     ingest_rate, answer_rate = share, 1.0 - share
                 step_s = 0.0
                 if n:
-                    step_s = (1 if batching else n) * self._fixed_s + self._rows_s
+                    step_s = self._steps_s[n] if batching else n * self._steps_s[1]
+                    step_s += self._rows_s
                 if prefilling:
                     chunk_s = prefilling[0].chunk_s
                     prefill_rate = answer_rate * chunk_s / (chunk_s + step_s)

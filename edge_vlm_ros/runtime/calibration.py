@@ -41,7 +41,7 @@ class CalibrationTime:
     """Seconds to be spent at most, about: slow models take longer, as each kind of step must be
     seen once, and fast ones less."""
 
-    engine_s: float = 4.0
+    engine_s: float = 8.0
     """For each engine by itself."""
     pair_s: float = 1.0
     """For each two engines, and each engine with the encoder."""

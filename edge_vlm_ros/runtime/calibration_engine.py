@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
 
 from edge_vlm_ros.engines.config import EngineConfig
@@ -27,8 +27,8 @@ from edge_vlm_ros.engines.protocol import (
 from edge_vlm_ros.engines.sampling import SamplingParameters
 from edge_vlm_ros.engines.snapshot import Snapshot
 from edge_vlm_ros.engines.step_record import Activity, StepRecord
-from edge_vlm_ros.planning.costs import EngineCosts
-from edge_vlm_ros.planning.fitting import MoveSample, RowSample, fit_moves, fit_rows
+from edge_vlm_ros.planning.costs import EngineCosts, even_batches
+from edge_vlm_ros.planning.fitting import MoveSample, RowSample, fit_batches, fit_moves, fit_rows
 
 from .engine_talk import EngineTalk
 
@@ -38,11 +38,11 @@ _COPY = TrunkId("calibration", 1)
 _ENOUGH = 8
 """Samples of each kind that are worth waiting for."""
 _PASSES = 4
-_ANSWER_TOKENS = 16
+_ANSWER_TOKENS = 8
 _PROMPT_TOKENS = 4
 _ROUND_S = 0.2
 """How long one round of a load takes, about: nothing can be looked at in between."""
-_SHARES = (0.5, 0.3, 0.2)
+_SHARES = (0.6, 0.25, 0.15)
 """Parts of the time for prefill, decoding and moves."""
 
 
@@ -96,7 +96,8 @@ class EngineBench:
         self._talk, self.name, self._room, self._clock = talk, name, room, clock
         self._boundaries = [_START]
         self._prompt = self._tokens(0, max(1, min(_PROMPT_TOKENS, room.answer - 1)))
-        self._n_answer = max(1, min(_ANSWER_TOKENS, room.answer - len(self._prompt)))
+        self._most_answer = max(1, room.answer - len(self._prompt))
+        self._n_answer = min(_ANSWER_TOKENS, self._most_answer)
         self._batches = _batch_sizes(room, talk.batching(name))
         self._stops_early = False
         self._seed = 0
@@ -107,12 +108,13 @@ class EngineBench:
         began = self._clock()
         deadlines = [began + seconds * sum(_SHARES[: i + 1]) for i in range(len(_SHARES))]
         prefill = self._measure_prefill(deadlines[0])
+        chunks = fit_rows(prefill)
         decode = self._measure_decode(deadlines[1])
         exports, imports = self._measure_moves(deadlines[2])
         return EngineCosts(
-            prefill=fit_rows(prefill),
+            prefill=chunks,
             # A model that ends every answer at once decodes nothing: then a token is a short chunk.
-            decode=fit_rows(decode or prefill),
+            decode=fit_batches(decode) if decode else even_batches(*astuple(chunks)),
             export=fit_moves(exports),
             import_=fit_moves(imports),
             fork_s=self._measure_fork(),
@@ -223,9 +225,11 @@ class EngineBench:
 
     # ---------------------------------------------------------------- decoding
     def _measure_decode(self, deadline: float) -> list[RowSample]:
-        """Answers behind a short and the long history, in batches of all sizes in turn."""
-        ends = (self._boundaries[1], self._boundaries[-1])
-        shapes = [(batch, start) for batch in self._batches for start in ends]
+        """Answers behind a short history, in batches of all sizes in turn; behind the long one,
+        which says what history adds, only in the smallest and largest."""
+        short, long = self._boundaries[1], self._boundaries[-1]
+        shapes = [(batch, short) for batch in self._batches]
+        shapes += [(batch, long) for batch in sorted({self._batches[0], self._batches[-1]})]
         samples: dict[tuple[int, Boundary], list[RowSample]] = {shape: [] for shape in shapes}
         for number in range(_ENOUGH):
             if number and self._clock() > deadline:
@@ -241,17 +245,18 @@ class EngineBench:
         return [sample for found in samples.values() for sample in found]
 
     def _answers(self, batch: int, start: Boundary) -> list[RowSample]:
-        """Let so many answers run at once."""
+        """Let so many answers run at once. They begin one after the other, a decode step apart, so
+        each gets as many tokens more as there are others."""
         self._talk.take_steps(self.name)
-        sampling = self._sampling()
+        sampling, n = self._sampling(), min(self._n_answer + batch - 1, self._most_answer)
         for answer_id in range(batch):
-            command = self._answer(answer_id, start, sampling, self._n_answer)
+            command = self._answer(answer_id, start, sampling, n)
             self._talk.submit(self.name, command)
         for _ in range(batch):
             self._talk.wait()
         steps = self._talk.take_steps(self.name)
         decoded = [s for s in steps if s.activity is Activity.DECODE]
-        if sum(s.rows for s in decoded) < batch * (self._n_answer - 1) // 2:
+        if sum(s.rows for s in decoded) < batch * (n - 1) // 2:
             self._stops_early = True
         return [RowSample(s.rows, s.history_tokens, s.seconds) for s in decoded]
 
@@ -312,8 +317,12 @@ class EngineBench:
 
 
 def _batch_sizes(room: EngineRoom, batching: bool) -> tuple[int, ...]:
+    """All up to four, then farther and farther apart: the tiles of kernels are small."""
     most = min(room.config.max_parallel, room.answers) if batching else 1
-    return tuple(sorted({1, min(2, most), most}))
+    sizes = [1, 2, 3, 4]
+    while sizes[-1] < most:
+        sizes.append(sizes[-1] + max(2, sizes[-1] // 3))
+    return tuple(sorted({min(size, most) for size in sizes}))
 
 
 def _times(seconds: float, least: int = 1, most: int = 4) -> int:

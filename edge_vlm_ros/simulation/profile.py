@@ -15,7 +15,15 @@ import yaml
 
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.engines.step_record import Activity
-from edge_vlm_ros.planning.costs import ENCODER, Busy, CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import (
+    ENCODER,
+    Busy,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
 
 
 class ProfileError(ValueError):
@@ -155,18 +163,20 @@ class _Reader:
     def _costs(self, name: str, node: Any) -> EngineCosts:
         place = f"engines.{name}"
 
-        def rows(key: str) -> RowCost:
+        def rows(key: str) -> tuple[float, float, float]:
             part, where = self._get(node, key, place), f"{place}.{key}"
-            parts = ("fixed_s", "row_s", "row_history_s")
-            return RowCost(*(self._number(part, part_name, where) for part_name in parts))
+            fixed, row, history = (
+                self._number(part, name, where) for name in ("fixed_s", "row_s", "row_history_s")
+            )
+            return fixed, row, history
 
         def move(key: str) -> MoveCost:
             part, where = self._get(node, key, place), f"{place}.{key}"
             return MoveCost(*(self._number(part, name, where) for name in ("fixed_s", "byte_s")))
 
         return EngineCosts(
-            rows("prefill"),
-            rows("decode"),
+            RowCost(*rows("prefill")),
+            even_batches(*rows("decode")),
             move("export"),
             move("import"),
             self._number(node, "fork_s", place),

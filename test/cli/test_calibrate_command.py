@@ -12,7 +12,7 @@ from edge_vlm_ros.cli.calibration_table import cost_tables
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.engines.errors import DeviceError
 from edge_vlm_ros.engines.step_record import Activity
-from edge_vlm_ros.planning.costs import CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import CostModel, EngineCosts, MoveCost, RowCost, even_batches
 
 ENGINES = (EngineConfig(), EngineConfig(name="second", device="rpc"))
 COSTS = CostModel(
@@ -20,7 +20,7 @@ COSTS = CostModel(
         engine.name: EngineCosts(
             # 64 tokens in 64 ms, a token in 10 ms, or in 12 ms behind 1000.
             RowCost(0.0, 1e-3, 0.0),
-            RowCost(9e-3, 1e-3, 2e-6),
+            even_batches(9e-3, 1e-3, 2e-6),
             MoveCost(5e-4, 1e-9),
             MoveCost(7e-4, 2e-9),
             3e-4,

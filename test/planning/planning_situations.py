@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from edge_vlm_ros.planning.costs import Busy, CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import (
+    Busy,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
 from edge_vlm_ros.planning.plan import Plan
 from edge_vlm_ros.planning.policies import Policy, make_policy
 from edge_vlm_ros.planning.state import (
@@ -21,9 +28,9 @@ MOVE = MoveCost(fixed_s=0.001, byte_s=1e-9)
 CELL_BYTES = 10_000
 """1000 tokens are 10 MB in 4 ranges: 14 ms to export and 14 ms to import."""
 
-USUAL = EngineCosts(RowCost(0.001, 0.0001, 0.0), RowCost(0.010, 0.001, 0.0), MOVE, MOVE)
+USUAL = EngineCosts(RowCost(0.001, 0.0001, 0.0), even_batches(0.010, 0.001, 0.0), MOVE, MOVE)
 """A decode step of B answers takes 10 + B ms; 20 tokens are prefilled in 3 ms."""
-SLOW = EngineCosts(RowCost(0.004, 0.004, 0.0), RowCost(0.020, 0.010, 0.0), MOVE, MOVE)
+SLOW = EngineCosts(RowCost(0.004, 0.004, 0.0), even_batches(0.020, 0.010, 0.0), MOVE, MOVE)
 """A decode step of one answer takes 30 ms."""
 
 ALONE_S = 0.003 + 49 * 0.011

@@ -13,13 +13,14 @@ import pytest
 from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.planning import cost_store
 from edge_vlm_ros.planning.cost_store import cost_file, default_folder, load_costs, store_costs
-from edge_vlm_ros.planning.costs import CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import BatchCost, CostModel, EngineCosts, MoveCost, RowCost
 
 KEY = {"model": "abc", "engines": [{"name": "cpu", "cpus": [0, 1]}]}
 COSTS = CostModel(
     {
         "cpu": EngineCosts(
-            RowCost(1e-3, 2e-4, 3e-7), RowCost(4e-3, 0.0, 6e-7), MoveCost(7e-4, 8e-10),
+            RowCost(1e-3, 2e-4, 3e-7), BatchCost(((1, 4e-3), (2, 9e-3), (4, 8e-3)), 6e-7),
+            MoveCost(7e-4, 8e-10),
             MoveCost(9e-4, 1e-9), 2e-4,
         )
     },
@@ -36,7 +37,10 @@ def test_what_is_stored_comes_back(tmp_path: Path) -> None:
     assert os.listdir(folder) == [path.name]
     # For people too.
     document = json.loads(path.read_text())
-    assert document["key"] == KEY and document["costs"]["engines"]["cpu"]["decode"]["row_s"] == 0.0
+    assert (
+        document["key"] == KEY
+        and document["costs"]["engines"]["cpu"]["decode"]["steps"][1]["answers"] == 2
+    )
 
 
 def test_anything_else_has_other_costs(tmp_path: Path) -> None:

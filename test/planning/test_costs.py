@@ -9,11 +9,25 @@ import pytest
 from status_samples import ENGINE
 
 from edge_vlm_ros.engines.step_record import Activity
-from edge_vlm_ros.planning.costs import CostModel, EngineCosts, MoveCost, RowCost
-from edge_vlm_ros.planning.fitting import MoveSample, RowSample, fit_moves, fit_rows
+from edge_vlm_ros.planning.costs import (
+    BatchCost,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
+from edge_vlm_ros.planning.fitting import (
+    MoveSample,
+    RowSample,
+    fit_batches,
+    fit_moves,
+    fit_rows,
+)
 from edge_vlm_ros.planning.rough import rough_costs
 
 TRUE = RowCost(2e-3, 3e-4, 5e-7)
+TILED = BatchCost(((1, 0.028), (2, 0.083), (3, 0.097), (4, 0.106), (8, 0.163)), 1e-6)
 SHAPES = [(rows, history) for rows in (1, 16, 64) for history in (0, 100, 700, 2000)]
 
 
@@ -60,13 +74,51 @@ def test_what_steps_cannot_tell_apart_still_fits_them() -> None:
     assert fit_moves([MoveSample(10, 0.5)] * 3).seconds(10) == pytest.approx(0.5)
 
 
+def test_steps_of_batches_are_found_however_unevenly_they_grow() -> None:
+    rng = random.Random(2)
+    shapes = [(n, h) for n, _ in TILED.steps for h in (20, 25)] + [(1, 900), (8, 900)]
+    steps = [RowSample(n, h, TILED.seconds(n, h) * rng.uniform(0.98, 1.02)) for n, h in shapes * 5]
+    # A few steps were disturbed, and of one size too few were seen to believe them.
+    wild = [RowSample(n, 20, 0.5) for n, _ in TILED.steps for _ in range(2)]
+    found = fit_batches([*steps, *wild, RowSample(6, 20, 0.9)])
+    for n, h in [(1, 0), (2, 0), (3, 500), (4, 100), (8, 900)]:
+        assert found.seconds(n, h) == pytest.approx(TILED.seconds(n, h), rel=0.05)
+    assert found.seconds(6, 0) == pytest.approx((0.106 + 0.163) / 2, rel=0.05)
+
+
+def test_few_steps_of_batches_are_better_than_none() -> None:
+    assert fit_batches([RowSample(1, 50, 0.5)]).seconds(1, 800) == pytest.approx(0.5)
+    two = fit_batches([RowSample(1, 50, 0.5), RowSample(2, 50, 0.6)])
+    assert two.seconds(2, 0) == pytest.approx(0.6)
+    # A step does not take less behind more history, nor nothing at all.
+    falling = fit_batches([RowSample(1, h, 0.1 - 1e-4 * h) for h in (0, 10, 20, 900, 910, 920)])
+    assert falling.row_history_s == 0.0 and falling.seconds(1, 0) > 0.0
+
+
+def test_between_and_beyond_known_batches_it_goes_on_straight() -> None:
+    assert TILED.step_s(2) == 0.083
+    assert TILED.step_s(2.5) == pytest.approx(0.090)
+    assert TILED.step_s(6) == pytest.approx(0.1345)
+    assert TILED.step_s(12) == pytest.approx(0.163 + 4 * (0.163 - 0.106) / 4)
+    assert TILED.step_s(0.5) == 0.028
+    falling = BatchCost(((1, 2.0), (7, 9.0), (8, 8.0)), 0.0)
+    assert falling.step_s(7.5) == pytest.approx(8.5) and falling.step_s(20) == 8.0
+    assert BatchCost(((1, 2.0),), 0.0).step_s(3) == 2.0
+    even = even_batches(2e-3, 3e-4, 5e-7)
+    for n, history in [(1, 0), (2, 30), (5, 700), (64, 9)]:
+        assert even.seconds(n, history) == pytest.approx(TRUE.seconds(n, history))
+    assert even.times(2.0).seconds(5, 700) == pytest.approx(2 * TRUE.seconds(5, 700))
+
+
 def test_nothing_cannot_be_fitted() -> None:
+    with pytest.raises(ValueError, match="no step was measured"):
+        fit_batches([])
     with pytest.raises(ValueError, match="no step was measured"):
         fit_rows([])
 
 
 def test_prefill_in_chunks_is_the_sum_of_its_steps() -> None:
-    costs = EngineCosts(TRUE, TRUE, MoveCost(0, 0), MoveCost(0, 0))
+    costs = EngineCosts(TRUE, TILED, MoveCost(0, 0), MoveCost(0, 0))
     steps = sum(TRUE.seconds(64, 500 + 64 * i) for i in range(4))
     assert costs.prefill_s(256, 500, 64) == pytest.approx(steps)
     assert costs.prefill_s(0, 500, 64) == 0

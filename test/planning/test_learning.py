@@ -8,7 +8,14 @@ from collections.abc import Iterable, Mapping
 import pytest
 
 from edge_vlm_ros.engines.step_record import Activity, StepRecord
-from edge_vlm_ros.planning.costs import Busy, CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import (
+    Busy,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
 from edge_vlm_ros.planning.learning import CostLearner
 from edge_vlm_ros.planning.overlaps import HOLD_S
 from edge_vlm_ros.planning.smoothing import RobustLevel
@@ -16,7 +23,10 @@ from edge_vlm_ros.planning.smoothing import RobustLevel
 INGEST, PREFILL, DECODE = Activity.INGEST, Activity.PREFILL, Activity.DECODE
 EXPORT, IMPORT, ENCODE = Activity.EXPORT, Activity.IMPORT, Activity.ENCODE
 ENGINE = EngineCosts(
-    RowCost(1e-3, 1e-4, 1e-7), RowCost(5e-3, 1e-3, 1e-6), MoveCost(1e-3, 1e-9), MoveCost(2e-3, 2e-9)
+    RowCost(1e-3, 1e-4, 1e-7),
+    even_batches(5e-3, 1e-3, 1e-6),
+    MoveCost(1e-3, 1e-9),
+    MoveCost(2e-3, 2e-9),
 )
 NAMES = ("one", "two")
 
@@ -108,9 +118,9 @@ def test_outliers_hardly_count_but_a_lasting_change_does() -> None:
         made += steps(DECODE, 1, factor, at)
         at = end(made)
     feed(learner, [{"one": made}])
-    assert learner.model().engines["one"].decode.fixed_s == pytest.approx(5e-3, rel=0.1)
+    assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.1)
     feed(learner, [{"one": steps(DECODE, 300, 2.0, at + 100)}])
-    assert learner.model().engines["one"].decode.fixed_s == pytest.approx(1e-2, rel=0.05)
+    assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(1.2e-2, rel=0.05)
 
 
 def test_errors_are_those_of_the_prediction_before_the_step() -> None:
@@ -147,7 +157,7 @@ def test_a_slowdown_is_learnt_from_steps_beside_one_other() -> None:
     assert model.slowdown("one", DECODE, [("two", PREFILL)]) == pytest.approx(1.6, rel=0.05)
     assert model.slowdown("one", DECODE, [("two", DECODE)]) == 1.0
     assert model.slowdown("two", PREFILL, [("one", DECODE)]) == pytest.approx(1.0, abs=0.02)
-    assert model.engines["one"].decode.fixed_s == pytest.approx(5e-3, rel=0.02)
+    assert model.engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.02)
     # And unlearnt; but company makes nobody faster.
     disturbed, company = beside(0.7, start=300.0)
     feed(learner, [{"one": disturbed, "two": company}])
@@ -182,7 +192,7 @@ def test_a_known_slowdown_is_not_taken_for_a_slow_engine() -> None:
     learner = CostLearner(base(known))
     disturbed, company = beside(1.6)
     feed(learner, [{"one": disturbed, "two": company}])
-    assert learner.model().engines["one"].decode.fixed_s == pytest.approx(5e-3, rel=0.02)
+    assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.02)
     assert learner.errors()["one", DECODE].error == pytest.approx(0.0, abs=0.02)
     # Half of each step in company: the slowdown counts for that half of the work.
     learner = CostLearner(base(known))
@@ -193,7 +203,7 @@ def test_a_known_slowdown_is_not_taken_for_a_slow_engine() -> None:
         company.append(StepRecord(INGEST, at, 1.6 * work / 2, 64, 1, 0))
         at = end(made)
     feed(learner, [{"one": made, "two": company}])
-    assert learner.model().engines["one"].decode.fixed_s == pytest.approx(5e-3, rel=0.02)
+    assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.02)
 
 
 def test_company_of_two_kinds_teaches_no_slowdown() -> None:

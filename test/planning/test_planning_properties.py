@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from planning_situations import MOVE, SLOW, USUAL, costs, engine, question, running, state
 
 from edge_vlm_ros.planning.comparison import Comparison
-from edge_vlm_ros.planning.costs import CostModel, EngineCosts, RowCost
+from edge_vlm_ros.planning.costs import BatchCost, CostModel, EngineCosts, RowCost, even_batches
 from edge_vlm_ros.planning.plan import Alternative, Objective
 from edge_vlm_ros.planning.sdep import STAY, Sdep
 from edge_vlm_ros.planning.state import (
@@ -25,7 +25,13 @@ from edge_vlm_ros.planning.state import (
 NAMES = ("a", "b", "c")
 _seconds = st.floats(1e-4, 0.05)
 _rows = st.builds(RowCost, _seconds, st.floats(1e-5, 0.01), st.floats(0.0, 1e-5))
-_costs = st.builds(EngineCosts, _rows, _rows, st.just(MOVE), st.just(MOVE))
+# Uneven, but no larger batch takes less: then nothing would be a bound.
+_batches = st.builds(
+    lambda steps, history_s: BatchCost(tuple(enumerate(sorted(steps), 1)), history_s),
+    st.lists(_seconds, min_size=1, max_size=6),
+    st.floats(0.0, 1e-5),
+)
+_costs = st.builds(EngineCosts, _rows, _batches, st.just(MOVE), st.just(MOVE))
 _answers = st.lists(
     st.builds(
         AnswerLoad,
@@ -111,7 +117,7 @@ def test_nothing_is_foreseen_faster_than_pure_work(
 
 def test_a_long_answer_is_not_made_shorter_by_a_short_one_beside_it() -> None:
     """Decoded alone after the other has ended, behind all of its own history."""
-    attentive = EngineCosts(USUAL.prefill, RowCost(0.010, 0.001, 1e-6), MOVE, MOVE)
+    attentive = EngineCosts(USUAL.prefill, even_batches(0.010, 0.001, 1e-6), MOVE, MOVE)
     now = state(engine("gpu", answers=running(1, history=0)))
     asked = question({"gpu": 8000}, history_tokens=8000, expected_tokens=100.0)
     (way, *_) = Comparison(now, asked, costs(gpu=attentive)).alternatives()

@@ -24,7 +24,7 @@ from planning_situations import (
 
 from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.planning.comparison import NO_CELLS, Comparison
-from edge_vlm_ros.planning.costs import EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import EngineCosts, MoveCost, RowCost, even_batches
 from edge_vlm_ros.planning.plan import Alternative
 from edge_vlm_ros.planning.state import Held
 
@@ -207,8 +207,8 @@ def test_an_engine_that_is_slow_beside_the_other(
     assert way(planned(state(busy, engine("cpu")), asked, model)) == chosen
 
 
-FAST_PREFILL = EngineCosts(RowCost(0.001, 0.0001, 0.0), RowCost(0.1, 0.01, 0.0), MOVE, MOVE)
-FAST_DECODE = EngineCosts(RowCost(0.004, 0.02, 0.0), RowCost(0.01, 0.01, 0.0), MOVE, MOVE)
+FAST_PREFILL = EngineCosts(RowCost(0.001, 0.0001, 0.0), even_batches(0.1, 0.01, 0.0), MOVE, MOVE)
+FAST_DECODE = EngineCosts(RowCost(0.004, 0.02, 0.0), even_batches(0.01, 0.01, 0.0), MOVE, MOVE)
 
 
 @pytest.mark.parametrize(

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from planning_situations import MOVE, USUAL, engine, running
 
-from edge_vlm_ros.planning.costs import EngineCosts, RowCost
+from edge_vlm_ros.planning.costs import EngineCosts, RowCost, even_batches
 from edge_vlm_ros.planning.state import AnswerLoad
 from edge_vlm_ros.planning.timeline import EngineTimeline, Pace, Unfolded, unfold
 
-ATTENTIVE = EngineCosts(USUAL.prefill, RowCost(0.010, 0.001, 1e-6), MOVE, MOVE)
+ATTENTIVE = EngineCosts(USUAL.prefill, even_batches(0.010, 0.001, 1e-6), MOVE, MOVE)
 AT_EASE = Pace()
-FREE = EngineCosts(RowCost(0.0, 0.0, 0.0), RowCost(0.0, 0.0, 0.0), MOVE, MOVE)
+FREE = EngineCosts(RowCost(0.0, 0.0, 0.0), even_batches(0.0, 0.0, 0.0), MOVE, MOVE)
 
 
 def new(tokens: float, prompt: int = 20, ready_s: float = 0.0, history: int = 0) -> AnswerLoad:
@@ -131,7 +131,7 @@ _loads = st.builds(
 )
 _parts = st.one_of(st.just(0.0), st.floats(0.0, 1.0))
 _costs = st.builds(
-    lambda *rows: EngineCosts(RowCost(*rows[:3]), RowCost(*rows[3:]), MOVE, MOVE),
+    lambda *rows: EngineCosts(RowCost(*rows[:3]), even_batches(*rows[3:]), MOVE, MOVE),
     *[_parts] * 6,
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator
+from dataclasses import astuple, replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,7 +29,15 @@ from edge_vlm_ros.engines.protocol import (
 )
 from edge_vlm_ros.engines.sampling import SamplingParameters
 from edge_vlm_ros.engines.step_record import Activity, StepRecord
-from edge_vlm_ros.planning.costs import ENCODER, CostModel, EngineCosts, MoveCost, RowCost
+from edge_vlm_ros.planning.costs import (
+    ENCODER,
+    BatchCost,
+    CostModel,
+    EngineCosts,
+    MoveCost,
+    RowCost,
+    even_batches,
+)
 from edge_vlm_ros.runtime import calibration
 from edge_vlm_ros.runtime.calibration import (
     CalibrationTime,
@@ -51,7 +60,10 @@ PREFILL, DECODE, ENCODE = Activity.PREFILL, Activity.DECODE, Activity.ENCODE
 MOVES = (Activity.EXPORT, Activity.IMPORT)
 QUESTIONS = QuestionLimits(max_pending=4)
 TRUE = EngineCosts(
-    RowCost(1e-3, 2e-4, 3e-8), RowCost(4e-3, 5e-4, 6e-7), MoveCost(1e-3, 2e-8), MoveCost(3e-3, 4e-8)
+    RowCost(1e-3, 2e-4, 3e-8),
+    even_batches(4e-3, 5e-4, 6e-7),
+    MoveCost(1e-3, 2e-8),
+    MoveCost(3e-3, 4e-8),
 )
 PROMPT: Any = SimpleNamespace(open_tokens=(1, 2, 3), ask_tokens=(4, 5))
 
@@ -81,7 +93,9 @@ def measured(slots: EngineSlots, inbox: Inbox) -> EngineCosts:
     return costs.engines[slots.names[0]]
 
 
-def assert_equal_rows(found: RowCost, expected: RowCost, rows: tuple[int, ...]) -> None:
+def assert_equal_rows(
+    found: RowCost | BatchCost, expected: RowCost | BatchCost, rows: tuple[int, ...]
+) -> None:
     for n, history in product(rows, (0, 100, 1500)):
         assert found.seconds(n, history) == pytest.approx(expected.seconds(n, history), rel=1e-3)
 
@@ -98,6 +112,14 @@ def test_known_costs_are_found(ends_at_once: bool) -> None:
     assert found.fork_s > 0
     engine.work()
     assert not engine.trunks and inbox.empty()
+
+
+def test_batches_that_grow_unevenly_are_found() -> None:
+    """As kernels do whose tiles have four rows."""
+    tiled = BatchCost(((1, 4e-3), (2, 1.2e-2), (3, 1.4e-2), (4, 1.5e-2), (6, 2.2e-2)), 6e-7)
+    slots, inbox, _ = formula(EngineConfig(max_parallel=6), replace(TRUE, decode=tiled))
+    found = calibrate(slots, inbox, PROMPT, QuestionLimits(max_pending=8), 2048, None)
+    assert_equal_rows(found.engines["cpu"].decode, tiled, (1, 2, 3, 4, 6))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +146,7 @@ def test_unusual_engines_are_measured_within_their_room(
 def test_a_slow_engine_is_measured_once_and_not_much_longer() -> None:
     """Seconds a step: each kind is seen, but the history does not grow on for minutes."""
     slow = EngineCosts(
-        RowCost(0.1, 0.03, 1e-6), RowCost(0.4, 0.01, 1e-5), TRUE.export, TRUE.import_
+        RowCost(0.1, 0.03, 1e-6), even_batches(0.4, 0.01, 1e-5), TRUE.export, TRUE.import_
     )
     clock = Clock()
     slots, inbox, engine = formula(costs=slow, clock=clock)
@@ -288,9 +310,9 @@ def test_real_engines_are_measured_and_left_clean(loaded: Loaded) -> None:
     assert set(costs.engines) == {"cpu", "second"} and set(costs.encode_s) == {ENCODER}
     assert costs.encode_s[ENCODER] > 0
     for engine in costs.engines.values():
-        for cost in (engine.prefill, engine.decode):
-            assert min(cost.fixed_s, cost.row_s, cost.row_history_s) >= 0
-            assert cost.seconds(4, 200) > 0
+        assert min(astuple(engine.prefill)) >= 0 and engine.prefill.seconds(4, 200) > 0
+        assert [n for n, _ in engine.decode.steps] == [1, 2, 3, 4]
+        assert min(seconds for _, seconds in engine.decode.steps) > 0
         assert engine.export.seconds(10**5) > 0 and engine.import_.seconds(10**5) > 0
         assert engine.fork_s > 0
     # On a busy machine a move is sometimes never seen beside the other engine's work.

@@ -11,6 +11,7 @@ from edge_vlm_ros.planning.costs import (
     EngineCosts,
     MoveCost,
     RowCost,
+    even_batches,
 )
 from edge_vlm_ros.simulation.profile import EngineFacts, ModelFacts, Profile
 from edge_vlm_ros.simulation.workload import Asked, Frame, Workload
@@ -19,7 +20,7 @@ CELL_BYTES = 1024
 FRAME_TOKENS = 4 + 2
 OPEN_TOKENS = 2
 PREFILL = RowCost(1 / 4, 1 / 16, 0.0)
-DECODE = RowCost(1 / 2, 1 / 8, 0.0)
+DECODE = even_batches(1 / 2, 1 / 8, 0.0)
 MOVE = MoveCost(1 / 8, 1 / 2**14)
 
 
