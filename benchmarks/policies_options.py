@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import TypeVar
 
@@ -47,7 +48,8 @@ def add_policies_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_policies(arguments: argparse.Namespace, machine: str) -> None:
-    """Raises SystemExit for options that contradict each other."""
+    """Raises SystemExit for options that contradict each other, and for folders that cannot be
+    made or written to."""
     from . import policies, policies_report
     from .policies_results import Results
     from .policies_setup import ModelName, endless_model, parse_setup
@@ -56,6 +58,10 @@ def run_policies(arguments: argparse.Namespace, machine: str) -> None:
         setup = parse_setup(arguments.setup, arguments.kv)
     except ValueError as error:
         raise SystemExit(f"--setup: {error}") from error
+    if arguments.traces is not None:
+        _make_folder(arguments.traces, "--traces")
+    if arguments.results is not None:
+        _make_folder(arguments.results.parent, "--results")
     name: ModelName = "demo" if arguments.quick else arguments.model
     plan = policies.Plan(
         setup=setup,
@@ -77,6 +83,18 @@ def run_policies(arguments: argparse.Namespace, machine: str) -> None:
     results.note(machine=machine, about=about)
     policies.measure_policies(model, plan, results, lambda text: print(f"- {text}", flush=True))
     print(f"\n{policies_report.report(results.runs)}\n", flush=True)
+
+
+def _make_folder(folder: Path, option: str) -> None:
+    """Now, and not after minutes of calibration. Raises SystemExit."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise SystemExit(
+            f"{option}: nothing can be written to the folder {folder}: {error}"
+        ) from error
 
 
 _T = TypeVar("_T", bound=str)

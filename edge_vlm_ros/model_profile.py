@@ -262,7 +262,7 @@ def load_profile(path: str | Path) -> ModelProfile:
     try:
         return ModelProfile.model_validate(document, context={"folder": path.absolute().parent})
     except ValidationError as error:
-        lines = "\n".join(_explain(error))
+        lines = "\n".join(explain(error))
         raise ProfileError(f"model profile {path} cannot be used:\n{lines}") from error
 
 
@@ -338,7 +338,8 @@ def sha256_file(path: str | Path) -> str:
     return digest.hexdigest()
 
 
-def _explain(error: ValidationError) -> Iterator[str]:
+def explain(error: ValidationError) -> Iterator[str]:
+    """A line for each wrong field of a file: which, what it is, and what to do."""
     for problem in error.errors():
         field = ".".join(str(part) for part in problem["loc"]) or "profile"
         if problem["type"] == "missing":
@@ -347,7 +348,10 @@ def _explain(error: ValidationError) -> Iterator[str]:
             yield f"  {field}: is not a known field; remove it or correct its spelling"
         elif problem["type"] == "value_error":
             yield f"  {field}: {problem['ctx']['error']}"
+        elif problem["type"] in ("model_type", "dict_type"):
+            yield f"  {field}: is {problem['input']!r}; it must be a mapping of fields"
         else:
-            yield f"  {field}: is {problem['input']!r}; {problem['msg'][:1].lower()}" + (
-                f"{problem['msg'][1:]}; correct the value"
+            expected = problem["msg"].replace("Input should", "it must", 1)
+            yield f"  {field}: is {problem['input']!r}; {expected[:1].lower()}{expected[1:]}; " + (
+                "correct the value"
             )

@@ -9,6 +9,8 @@ from decimal import Decimal, InvalidOperation
 from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.ros.stamps import ns_to_stamp
 
+from .numbers import seconds, whole_number
+
 EXIT_CODES = """exit codes:
   0    answered (the model ended it, a --stop string came, or --max-tokens was reached)
   1    error: the goal was aborted, or cancelled by somebody else
@@ -22,6 +24,9 @@ EXIT_CODES = """exit codes:
 PATHS = ("local", "import", "replay")
 
 _VERSION = re.compile(r"(\d+)\.(\d+)\Z")
+_UINT32_MAX = 2**32 - 1
+_STAMP_END_S = 2**31
+_LONGEST_S = 1e9
 
 
 def parser() -> argparse.ArgumentParser:
@@ -35,9 +40,16 @@ def parser() -> argparse.ArgumentParser:
     add("question", help='e.g. "Where did the red cup go?"')
     add("--stream", default="", help="camera stream; may be left out when there is only one")
     add("--node", default="/edge_vlm", help="the node to ask (default: %(default)s)")
-    add("--timeout", type=_positive, default=10.0, metavar="S", help="seconds to wait for the node")
-    add("--max-tokens", type=_natural, default=0, metavar="N", help="longest answer in tokens")
-    add("--deadline", type=_positive, default=0.0, metavar="S", help="seconds for the answer")
+    time = seconds(_LONGEST_S)
+    add("--timeout", type=time, default=10.0, metavar="S", help="seconds to wait for the node")
+    add(
+        "--max-tokens",
+        type=whole_number(0, _UINT32_MAX),
+        default=0,
+        metavar="N",
+        help="longest answer in tokens",
+    )
+    add("--deadline", type=time, default=0.0, metavar="S", help="seconds for the answer")
     add("--stop", action="append", default=[], metavar="TEXT", help="end before TEXT; repeatable")
     add("--commit", action="store_true", help="remember question and answer in the history")
     add(
@@ -62,11 +74,16 @@ def parser() -> argparse.ArgumentParser:
         "takes it over from another engine (import), or computes it again (replay)",
     )
     add("--temperature", type=float, default=0.0, help="0: always the most likely token (default)")
-    add("--top-k", type=_natural, default=0, help="0: off")
+    add("--top-k", type=whole_number(0, 2**31 - 1), default=0, help="0: off")
     add("--top-p", type=float, default=1.0, help="1: off")
     add("--min-p", type=float, default=0.0, help="0: off")
     add("--repeat-penalty", type=float, default=1.0, help="1: off")
-    add("--seed", type=_natural, default=0, help="of the random choice with a temperature above 0")
+    add(
+        "--seed",
+        type=whole_number(0, _UINT32_MAX - 1),  # llama.cpp's word for no seed is the greatest
+        default=0,
+        help="of the random choice with a temperature above 0",
+    )
     return made
 
 
@@ -106,8 +123,14 @@ def _bind(goal: AskQuestion.Goal, binding: str) -> None:
             # Not a float: it cannot hold the nanoseconds of today.
             goal.stamp = ns_to_stamp(int(Decimal(value) * 1_000_000_000))
         except (InvalidOperation, ValueError, OverflowError) as error:
-            raise ValueError(f"--binding {binding}: {value!r} is no time in seconds") from error
+            raise ValueError(
+                f"--binding {binding}: {value!r} is no time in seconds below {_STAMP_END_S}"
+            ) from error
     elif kind == "version" and version:
+        if max(int(version[1]), int(version[2])) > _UINT32_MAX:
+            raise ValueError(
+                f"--binding {binding}: epoch and n are whole numbers from 0 to {_UINT32_MAX}"
+            )
         goal.binding = AskQuestion.Goal.BIND_VERSION
         goal.version.epoch = int(version[1])
         goal.version.n = int(version[2])
@@ -116,17 +139,3 @@ def _bind(goal: AskQuestion.Goal, binding: str) -> None:
             f"--binding {binding}: use registered, published, stamp:<seconds> or "
             "version:<epoch>.<n>"
         )
-
-
-def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
-        raise argparse.ArgumentTypeError(f"must be above 0, not {text}")
-    return value
-
-
-def _natural(text: str) -> int:
-    value = int(text)
-    if not 0 <= value < 2**32:
-        raise argparse.ArgumentTypeError(f"must be 0 or more, not {text}")
-    return value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -33,6 +34,7 @@ from .model_findings import (
     problem,
 )
 from .model_memory import Share, cells, check_memory, shares
+from .numbers import whole_number
 
 _EPILOG = """exit codes:
   0  it can run here
@@ -46,20 +48,22 @@ def main(args: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(args)
     try:
         path = find_model_profile(arguments.profile)
-        config = _config(arguments, load_profile(path))
+        config, of_file = _config(arguments, load_profile(path))
     except (OSError, ValueError, ImportError) as error:
         print(f"model: {error}", file=sys.stderr)
         return 2
     profile = config.profile
     print(f"{profile.name}: {profile.description}\n{path}\n")
-    return 0 if _Check(config).run() else 1
+    return 0 if _Check(config, of_file).run() else 1
 
 
 class _Check:
-    """Prints what is found as it is found: some of it takes long."""
+    """Prints what is found as it is found: some of it takes long. ``of_file`` are the findings
+    about the parameter file, which are told among the others."""
 
-    def __init__(self, config: RuntimeConfig) -> None:
+    def __init__(self, config: RuntimeConfig, of_file: Sequence[Finding] = ()) -> None:
         self._config = config
+        self._of_file = of_file
         self._profile: ModelProfile = config.profile
         self._n_problems = 0
 
@@ -68,6 +72,7 @@ class _Check:
         model = self._language()
         encoder = self._encoder()
         parts = self._memory(model, encoder)
+        self._tell(self._of_file)
         self._tell(_check_devices(self._config.engines))
         if parts:
             _print_places(self._config, model, encoder, parts)
@@ -166,13 +171,15 @@ def _print_places(
         print(f"  encoder: {encoders[0].backend}{contexts}")
 
 
-def _config(arguments: argparse.Namespace, profile: ModelProfile) -> RuntimeConfig:
-    """Raises ConfigError, ValueError, OSError and ProfileError; ImportError without ROS 2."""
-    if arguments.params_file is not None:
-        # Reads ROS parameters, so it needs rclpy; the rest does not.
-        from edge_vlm_ros.ros.parameter_file import read_config
+def _config(
+    arguments: argparse.Namespace, profile: ModelProfile
+) -> tuple[RuntimeConfig, tuple[Finding, ...]]:
+    """What the node would run with, and what is wrong with it here.
 
-        return replace(read_config(arguments.params_file), profile=profile)
+    Raises ConfigError, ValueError, OSError and ProfileError; ImportError without ROS 2.
+    """
+    if arguments.params_file is not None:
+        return _config_of_file(arguments.params_file, profile)
     streams = tuple(StreamConfig(f"camera{index}") for index in range(arguments.streams))
     engine = EngineConfig(
         name=re.sub(r"[^a-z0-9]+", "_", arguments.device.lower()).strip("_") or "engine",
@@ -182,7 +189,32 @@ def _config(arguments: argparse.Namespace, profile: ModelProfile) -> RuntimeConf
         kv_type=cast(KvType, arguments.kv_type),
         allow_remote=True,
     )
-    return RuntimeConfig(profile, streams, (engine,))
+    return RuntimeConfig(profile, streams, (engine,)), ()
+
+
+def _config_of_file(path: Path, profile: ModelProfile) -> tuple[RuntimeConfig, tuple[Finding, ...]]:
+    """The file may be another computer's: engines go without the cores that this one lacks."""
+    # Reads ROS parameters, so it needs rclpy; the rest does not.
+    from edge_vlm_ros.ros.parameter_file import read_values
+    from edge_vlm_ros.ros.settings import runtime_config
+
+    node, streams, engines = read_values(path)
+    usable = os.sched_getaffinity(0)
+    findings = []
+    for name, values in engines.items():
+        missing = sorted(set(values["cpus"]) - usable)
+        if missing:
+            there = [cpu for cpu in values["cpus"] if cpu in usable]
+            engines[name] = {**values, "cpus": there}
+            findings.append(
+                problem(
+                    f"engine {name}",
+                    f"cpus {missing} are not among the cores that this process may use: "
+                    f"{sorted(usable)}. Correct engine.{name}.cpus if the file is meant for this "
+                    "machine; all else is checked without them",
+                )
+            )
+    return replace(runtime_config(node, streams, engines), profile=profile), tuple(findings)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -208,19 +240,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="the node's parameters: its streams, engines and limits instead of those below",
     )
-    add("--streams", type=_positive, default=1, metavar="N", help="camera streams (default: 1)")
+    add(
+        "--streams",
+        type=whole_number(1),
+        default=1,
+        metavar="N",
+        help="camera streams (default: 1)",
+    )
     add("--device", default="cpu", help="device of the language engine (default: cpu)")
     add("--threads", type=int, default=0, metavar="N", help="0: all cores but one (default)")
     add("--n-ctx", type=int, default=0, metavar="N", help="KV cells; 0: as needed (default)")
     add("--kv-type", default="q8_0", choices=get_args(KvType), help="default: q8_0")
     return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, not {value}")
-    return value
 
 
 if __name__ == "__main__":

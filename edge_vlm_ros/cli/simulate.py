@@ -7,18 +7,18 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from edge_vlm_ros.ros.share import share_directory
 from edge_vlm_ros.runtime.config import ConfigError
-from edge_vlm_ros.simulation.measured import load_measured, newest_measured
-from edge_vlm_ros.simulation.profile import Profile, ProfileError, load_profile
+from edge_vlm_ros.simulation.profile import Profile, ProfileError
 from edge_vlm_ros.simulation.report import comparison, verdict
 from edge_vlm_ros.simulation.result import SimulationResult
 from edge_vlm_ros.simulation.settings import Limits
 from edge_vlm_ros.simulation.simulator import SimulationError, simulate
 from edge_vlm_ros.simulation.workload import Workload, burst, live
 
+from .numbers import whole_number
 from .picture_file import picture_file
 from .simulate_picture import draw_results
+from .simulate_profile import read_profile
 
 _EPILOG = """example: ros2 run edge_vlm_ros simulate --profile rk3588 --streams 2 --fps 1
 --questions-per-minute 6 --policy sdep,single:cpu
@@ -29,7 +29,8 @@ serial:ENGINE, which does nothing while anything else is being done."""
 def main(args: list[str] | None = None) -> int:
     arguments = _parser().parse_args(args)
     try:
-        profile = _profile(arguments.profile)
+        profile = read_profile(arguments.profile)
+        _check_history(arguments, profile)
         workload = _workload(arguments)
         results = _simulate_all(arguments, profile, workload)
     except (ConfigError, ProfileError, SimulationError, ValueError, OSError) as error:
@@ -55,11 +56,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--policy", default="sdep", metavar="NAME[,NAME...]", help="what is compared")
     add("--objective", choices=("completion", "first_token"), default="completion")
-    add("--streams", type=int, default=2, metavar="N")
+    add("--streams", type=whole_number(1), default=2, metavar="N")
     add("--fps", type=float, default=1.0, help="of each stream")
     add("--questions-per-minute", type=float, default=6.0, metavar="N", help="on all streams")
-    add("--answer-tokens", type=int, default=64, metavar="N", help="on average")
-    add("--prompt-tokens", type=int, default=24, metavar="N", help="of a question")
+    add("--answer-tokens", type=whole_number(1), default=64, metavar="N", help="on average")
+    add("--prompt-tokens", type=whole_number(1), default=24, metavar="N", help="of a question")
     add("--duration", type=float, default=300.0, metavar="S", help="simulated seconds")
     add("--seed", type=int, default=0, help="of the questions")
     add(
@@ -68,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
         help="instead of a live stream: 8 frames and 4 questions for each stream, all at once, "
         "answers of exactly --answer-tokens",
     )
-    add("--max-frames", type=int, default=12, metavar="N", help="that a history holds")
-    add("--max-pending", type=int, default=8, metavar="N", help="questions at a time")
+    add("--max-frames", type=whole_number(2), default=12, metavar="N", help="that a history holds")
+    add("--max-pending", type=whole_number(1), default=8, metavar="N", help="questions at a time")
     add("--ingest-engine", default="", metavar="NAME", help="computes the frames at first")
     add(
         "--picture",
@@ -82,17 +83,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _profile(name: str) -> Profile:
-    """Raises ProfileError, OSError."""
-    if name == "measured":
-        return load_measured(newest_measured())
-    folder = share_directory() / "config" / "profiles"
-    shipped = folder / f"{name}.yaml"
-    path = shipped if shipped.is_file() else Path(name).expanduser()
-    if not path.is_file():
-        known = ", ".join(sorted(file.stem for file in folder.glob("*.yaml")))
-        raise ProfileError(f"{name!r} is neither a file nor one of the profiles: {known}")
-    return load_measured(path) if path.suffix == ".json" else load_profile(path)
+def _check_history(arguments: argparse.Namespace, profile: Profile) -> None:
+    """Raises SimulationError for frames that the model has no room for."""
+    needed = arguments.max_frames * profile.model.frame_tokens
+    if needed >= profile.model.context_tokens:
+        raise SimulationError(
+            f"--max-frames {arguments.max_frames}: a history of so many frames, "
+            f"{profile.model.frame_tokens} tokens each, needs {needed} tokens and more, but "
+            f"model.context_tokens of {profile.name} is {profile.model.context_tokens}: lower "
+            "--max-frames"
+        )
 
 
 def _workload(arguments: argparse.Namespace) -> Workload:

@@ -17,6 +17,7 @@ from .parameter_checks import (
     engine_of,
     find_spec,
     moved_parameter,
+    name_hint,
     policy_problem,
     value_problem,
 )
@@ -97,12 +98,9 @@ class NodeParameters:
             elif find_spec(name) is not None:
                 strangers.add(("stream", name.partition(".")[0]))
             else:
-                sentences.append(f"unknown parameter {name} is ignored{self._hint(name)}")
+                hint = name_hint(name, self._node._parameters)
+                sentences.append(f"unknown parameter {name} is ignored{hint}")
         return sentences + [self._of_stranger(kind, owner) for kind, owner in sorted(strangers)]
-
-    def _hint(self, name: str) -> str:
-        close = get_close_matches(name, list(self._node._parameters), n=1)
-        return f"; did you mean {close[0]}?" if close else ""
 
     def _of_stranger(self, kind: str, owner: str) -> str:
         names = self.engine_names() if kind == "engine" else self.stream_names()

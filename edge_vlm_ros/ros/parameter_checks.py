@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 
 from edge_vlm_ros.engines.device_text import parse_device
 from edge_vlm_ros.planning.plan import Objective
@@ -43,6 +44,13 @@ def engine_of(name: str) -> str | None:
     """NAME of a parameter engine.NAME.something; None for any other parameter."""
     engine, dot, _ = name.removeprefix(_ENGINE).partition(".")
     return engine if name.startswith(_ENGINE) and dot else None
+
+
+def name_hint(name: str, known: Iterable[str]) -> str:
+    """What helps whoever wrote a name that is none: the nearest known one, and where all are."""
+    close = get_close_matches(name, list(known), n=1)
+    nearest = f"; did you mean {close[0]}?" if close else "."
+    return f"{nearest} README.md lists all parameters"
 
 
 def moved_parameter(name: str, engines: tuple[str, ...]) -> str | None:

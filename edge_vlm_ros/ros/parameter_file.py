@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -11,23 +10,38 @@ import yaml
 
 from edge_vlm_ros.runtime.config import ConfigError, RuntimeConfig
 
-from .parameter_checks import find_spec, value_problem
+from .parameter_checks import find_spec, name_hint, value_problem
 from .parameters import ENGINE_PARAMETERS, NODE_PARAMETERS, STREAM_PARAMETERS, ParameterSpec
-from .settings import runtime_config
+from .settings import Values, runtime_config
 
 _NODE = "edge_vlm"
 _SECTIONS = ("/**", f"/**/{_NODE}", _NODE, f"/{_NODE}")
 """Names in a file that mean the node, in the order in which they override each other."""
+_DEFAULTS: dict[str, Any] = {spec.name: spec.default for spec in NODE_PARAMETERS}
 
 
 def read_config(path: Path | None) -> RuntimeConfig:
     """The runtime's configuration as the node would make it from a parameter file, or from the
     defaults alone. Raises OSError, ConfigError and what ``runtime_config`` raises."""
+    return runtime_config(*read_values(path))
+
+
+def read_values(path: Path | None) -> tuple[Values, dict[str, Values], dict[str, Values]]:
+    """All parameters as the node would have them from a file, or the defaults.
+
+    Returns:
+        The node's by name, and those of each stream and of each engine, as ``runtime_config``
+        takes them.
+
+    Raises:
+        OSError: the file cannot be read.
+        ConfigError: a value that the node would refuse, or a name that means nothing.
+    """
     given = {} if path is None else _given(path)
     for name, value in given.items():
-        _check(name, value)
+        _check(name, value, given)
     node = _values("", NODE_PARAMETERS, given)
-    return runtime_config(
+    return (
         node,
         {name: _values(f"{name}.", STREAM_PARAMETERS, given) for name in node["streams"]},
         {name: _values(f"engine.{name}.", ENGINE_PARAMETERS, given) for name in node["engines"]},
@@ -73,20 +87,29 @@ def _value(given: Any, spec: ParameterSpec) -> Any:
     return float(given) if isinstance(spec.default, float) else given
 
 
-def _check(name: str, value: Any) -> None:
+def _check(name: str, value: Any, given: Mapping[str, Any]) -> None:
     """Raises ConfigError for a value that the node would refuse, and for names that mean nothing:
     somebody who measures something wants to know."""
     spec = find_spec(name)
     if spec is None:
         if name.startswith("qos_overrides.") or name == "use_sim_time":
             return
-        names = [s.name for s in NODE_PARAMETERS] + [f"NAME.{s.name}" for s in STREAM_PARAMETERS]
-        close = get_close_matches(name, names, n=1)
-        hint = f"; did you mean {close[0]}?" if close else ""
-        raise ConfigError(f"unknown parameter {name}{hint}")
+        raise ConfigError(f"unknown parameter {name}{name_hint(name, _known(given))}")
     problem = _type_problem(name, value, spec) or value_problem(name, value)
     if problem is not None:
         raise ConfigError(problem)
+
+
+def _known(given: Mapping[str, Any]) -> Iterator[str]:
+    """The names of all parameters that a node with these streams and engines has."""
+    for owners, prefix, specs in (
+        ("streams", "", STREAM_PARAMETERS),
+        ("engines", "engine.", ENGINE_PARAMETERS),
+    ):
+        names = given.get(owners)
+        for owner in names if isinstance(names, list) else _DEFAULTS[owners]:
+            yield from (f"{prefix}{owner}.{spec.name}" for spec in specs)
+    yield from (spec.name for spec in NODE_PARAMETERS)
 
 
 def _type_problem(name: str, value: Any, spec: ParameterSpec) -> str | None:

@@ -13,6 +13,7 @@ from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.cli import ask
 from edge_vlm_ros.cli.arguments import goal_from, parser
 from edge_vlm_ros.cli.ask import AnswerPrinter, exit_code, summary
+from edge_vlm_ros.engines.sampling import SamplingParameters
 
 
 def goal(*arguments: str) -> AskQuestion.Goal:
@@ -48,7 +49,10 @@ def test_bindings() -> None:
     assert (version.version.epoch, version.version.n) == (2, 15)
 
 
-@pytest.mark.parametrize("binding", ["newest", "stamp:noon", "version:3", "stamp:1e30", "version:"])
+@pytest.mark.parametrize(
+    "binding",
+    ["newest", "stamp:noon", "version:3", "stamp:1e30", "version:", "version:0.4294967296"],
+)
 def test_wrong_bindings_are_explained(binding: str) -> None:
     with pytest.raises(ValueError, match="--binding"):
         goal("--binding", binding)
@@ -65,6 +69,29 @@ def test_wrong_arguments_end_with_two(
         goal(*arguments)
     assert caught.value.code == 2
     capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("--seed", "4294967295", "a whole number from 0 to 4294967294"),
+        ("--top-k", "2147483648", "a whole number from 0 to 2147483647"),
+        ("--max-tokens", "4294967296", "a whole number from 0 to 4294967295"),
+        ("--timeout", "1e9", "a number of seconds above 0 and below 1000000000"),
+        ("--deadline", "soon", "a number of seconds above 0 and below 1000000000"),
+    ],
+)
+def test_a_number_out_of_its_range_is_told_the_range(
+    option: str, value: str, allowed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        goal(option, value)
+    assert f"argument {option}: must be {allowed}, not {value}" in capsys.readouterr().err
+
+
+def test_the_engine_takes_the_greatest_numbers_that_are_allowed() -> None:
+    sampling = goal("--seed", "4294967294", "--top-k", "2147483647").sampling
+    assert SamplingParameters(seed=sampling.seed, top_k=sampling.top_k)
 
 
 def test_the_help_documents_all_exit_codes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,6 +81,25 @@ def test_engines_of_a_parameter_file(capsys: pytest.CaptureFixture[str]) -> None
     assert "language on engine cpu: device cpu" in out
     assert "language on engine second: device rpc" in out
     assert "weights (rpc second)" in out, "a server process has its own copy of the weights"
+
+
+def test_a_parameter_file_of_a_board_with_more_cores(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usable = os.sched_getaffinity(0)
+    here, nowhere = min(usable), max(usable) + 1
+    parameters = tmp_path / "board.yaml"
+    parameters.write_text(
+        f"/**:\n  ros__parameters:\n    engines: [cpu]\n    engine.cpu.cpus: [{here}, {nowhere}]\n"
+    )
+    assert model_check.main(["check", "demo", "--params-file", str(parameters)]) == 1
+    out = capsys.readouterr().out
+    [line] = problems(out)
+    assert f"cpus [{nowhere}] are not among the cores" in line
+    assert "engine.cpu.cpus" in line
+    assert "encoder self-test passed" in out and "ok       memory" in out
+    assert f"engine cpu: device cpu, 1 thread on cores [{here}]" in out
+    assert out.endswith("Can run here: no, see PROBLEM (1)\n")
 
 
 @pytest.mark.parametrize("architecture", ["smolvlm2", "qwen2-vl", "qwen3-vl"])

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from helpers import ROOT
 
 from edge_vlm_ros.cli import simulate
 
@@ -52,7 +53,7 @@ def test_all_at_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
         (("--profile", "toaster"), "m4max, qcs6490, rk3588"),
         (("--policy", "single:tpu"), "tpu"),
         (("--fps", "0"), "frames"),
-        (("--max-frames", "100000"), "history"),
+        (("--max-frames", "128"), "model.context_tokens of rk3588 is 8192: lower --max-frames"),
     ],
 )
 def test_what_cannot_be_simulated(
@@ -62,4 +63,38 @@ def test_what_cannot_be_simulated(
     text: str,
 ) -> None:
     assert _run(monkeypatch, *arguments, "--picture") == 2
-    assert text in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert text in said and "pydantic" not in said
+
+
+@pytest.mark.parametrize(
+    ("option", "least"),
+    [
+        ("--max-frames", 2),
+        ("--streams", 1),
+        ("--answer-tokens", 1),
+        ("--prompt-tokens", 1),
+        ("--max-pending", 1),
+    ],
+)
+def test_a_number_that_is_too_small_is_told_the_least(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: str, least: int
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        _run(monkeypatch, option, str(least - 1))
+    assert ended.value.code == 2
+    assert f"{option}: must be a whole number of {least} or more" in capsys.readouterr().err
+
+
+def test_a_profile_of_ones_own_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    shipped = (ROOT / "config" / "profiles" / "rk3588.yaml").read_text()
+    own = tmp_path / "own.yaml"
+    own.write_text(shipped.replace("context_tokens: {value: 8192", "context_tokens: {value: 0"))
+    assert _run(monkeypatch, "--profile", own, "--picture") == 2
+    assert capsys.readouterr().err == (
+        f"simulate: profile {own} cannot be simulated:\n"
+        "  model.context_tokens.value: is 0; it must be greater than or equal to 1; correct the "
+        "value\n"
+    )

@@ -169,6 +169,7 @@ def test_an_integer_serves_where_a_real_number_is_meant_and_unknown_names_are_to
         assert made.node.get_parameter("table.max_fps").value == 5.0
         unknown, other_stream = made.node.parameters.unused()
         assert "table.max_pfs" in unknown and "did you mean table.max_fps" in unknown
+        assert "README.md lists all parameters" in unknown
         assert "shelf" in other_stream and "not one of the streams (table)" in other_stream
 
 

@@ -95,6 +95,18 @@ def test_failed_command_shows_the_end_of_its_output_and_its_log(tmp_path: Path) 
     assert log.read_text() == "the cause\n"
 
 
+def test_what_stopped_says_its_name(capsys: pytest.CaptureFixture[str]) -> None:
+    def fail() -> None:
+        raise progress.Failed("the cause")
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    assert (progress.exit_code(fail), progress.exit_code(interrupt, "converter")) == (1, 130)
+    first, _, second = capsys.readouterr().err.splitlines()
+    assert first == "setup: the cause" and second.startswith("converter: interrupted")
+
+
 def test_unknown_distribution_is_refused_before_anything_is_touched() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "tools.setup"],

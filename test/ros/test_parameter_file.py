@@ -68,7 +68,15 @@ def test_the_shipped_files_can_be_read(path: Path) -> None:
         ("engine.cpu.exact: 1", "engine.cpu.exact must be of type bool"),
         ("engine.cpu.ingest_share: 2", "engine.cpu.ingest_share must be from 0.01 to 0.99"),
         ("planning.calibration: sometimes", "planning.calibration must be one of"),
-        ("planing.calibration: always", "unknown parameter planing.calibration; did you mean"),
+        (
+            "planing.calibration: always",
+            "unknown parameter planing.calibration; did you mean planning.calibration? "
+            "README.md lists all parameters",
+        ),
+        ("{streams: [table], table.max_pfs: 5}", "table.max_pfs; did you mean table.max_fps?"),
+        ("engine.cpu.n_thread: 2", "engine.cpu.n_thread; did you mean engine.cpu.n_threads?"),
+        ("{engines: [a_b], engine.a_b.devise: cpu}", "did you mean engine.a_b.device?"),
+        ("zzz: 1", "unknown parameter zzz. README.md lists all parameters"),
     ],
 )
 def test_what_the_node_would_refuse_is_refused(

@@ -148,8 +148,10 @@ def test_the_command_names_its_converters(capsys: pytest.CaptureFixture[str]) ->
     assert command.main([]) == 2
     assert "rknn PROFILE" in capsys.readouterr().err
     assert command.main(["--help"]) == 0
-    assert command.main(["rknn", "nowhere.yaml", "out.rknn"]) == 1
-    assert "nowhere.yaml" in capsys.readouterr().err
+    for name in ("rknn", "qdq"):
+        assert command.main([name, "nowhere.yaml", "out"]) == 1
+        said = capsys.readouterr().err
+        assert said.startswith(f"convert_encoder {name}: ") and "nowhere.yaml" in said
 
 
 def test_the_toolkits_environment_is_in_the_cache(

@@ -261,4 +261,4 @@ def main(argv: Sequence[str]) -> int:
         "--npu-pictures", type=int, default=1, help="to compare on the NPU or its emulator"
     )
     arguments = parser.parse_args(argv)
-    return exit_code(lambda: _convert(arguments))
+    return exit_code(lambda: _convert(arguments), "convert_encoder qdq")

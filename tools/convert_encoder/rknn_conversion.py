@@ -207,4 +207,4 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--calibration", type=Path, help="folder of pictures; makes an int8 model")
     parser.add_argument("--pictures", type=Path, help="folder to compare on (else the reference)")
     arguments = parser.parse_args(argv)
-    return exit_code(lambda: _convert(arguments))
+    return exit_code(lambda: _convert(arguments), "convert_encoder rknn")

@@ -95,14 +95,14 @@ def run(
         raise Failed(f"{name} failed (exit code {code}):\n{''.join(tail)}The whole log: {log}")
 
 
-def exit_code(set_up: Callable[[], None]) -> int:
-    """Run a set-up and say what stopped it: 0, 1 for a failure, 130 for Ctrl-C."""
+def exit_code(do: Callable[[], None], name: str = "setup") -> int:
+    """Do something and say what stopped it, and whom: 0, 1 for a failure, 130 for Ctrl-C."""
     try:
-        set_up()
+        do()
     except Failed as failure:
-        print(f"setup: {failure}", file=sys.stderr)
+        print(f"{name}: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\nsetup: interrupted; run it again to go on.", file=sys.stderr)
+        print(f"\n{name}: interrupted; run it again to go on.", file=sys.stderr)
         return 130
     return 0
