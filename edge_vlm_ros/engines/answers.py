@@ -60,6 +60,15 @@ class Answers:
         if branch is not None:
             self._finish(branch, command.reason)
 
+    def hand_off(self, answer_id: int) -> None:
+        """Give up an answer that is being decoded."""
+        branch = self._branches.get(answer_id)
+        if branch is not None and branch.phase is Phase.DECODE:
+            self._tell(branch)
+            self._remove(branch)
+            branch.close()
+            self._core.emit(AnswerHandedOff(answer_id, None, 0.0))
+
     def start_waiting(self) -> None:
         # Strictly in order: a long question is not overtaken for ever by short ones.
         while self.waiting and len(self.running) < self._core.config.max_parallel:

@@ -190,6 +190,18 @@ class StartAnswer:
 
 
 @dataclass(frozen=True)
+class HandOffAnswer:
+    """Give up an answer that is being decoded, without its state (AnswerHandedOff). Ignored when
+    it is not: it may have finished by itself meanwhile.
+
+    What was decoded in batches lies scattered in the cache: reading it costs a call for each cell
+    and layer, which takes many devices longer than another engine takes to prefill the tokens.
+    """
+
+    answer_id: int
+
+
+@dataclass(frozen=True)
 class EndAnswer:
     """End an answer at the next step with the text it has. Unknown ids are ignored: it may have
     finished by itself meanwhile."""
@@ -206,6 +218,7 @@ Command = (
     | HurryTrunk
     | DropTrunk
     | StartAnswer
+    | HandOffAnswer
     | EndAnswer
 )
 
@@ -266,11 +279,11 @@ class TokensGenerated:
 
 @dataclass(frozen=True, eq=False)
 class AnswerHandedOff:
-    """The prompt is computed, its first token told; ``state`` is what StartAnswer takes.
-    ``seconds`` were spent exporting."""
+    """An answer is given up, what it has generated told; ``state`` is what StartAnswer takes,
+    after ``prefill_only``. ``seconds`` were spent exporting."""
 
     answer_id: int
-    state: Snapshot
+    state: Snapshot | None
     seconds: float
 
 

@@ -14,6 +14,7 @@ from .protocol import (
     EngineStatus,
     ExportRange,
     ForkTrunk,
+    HandOffAnswer,
     HurryTrunk,
     ImportIntoTrunk,
     StartAnswer,
@@ -60,6 +61,8 @@ class EngineWork:
                 self._exports.accept(command)
             case StartAnswer():
                 self.answers.accept(command)
+            case HandOffAnswer(answer_id):
+                self.answers.hand_off(answer_id)
             case EndAnswer():
                 self.answers.end(command)
             case _:

@@ -9,6 +9,7 @@ from .comparison import among_usable, compare, usable_ways
 from .costs import CostModel
 from .ingestion import ingest_engine
 from .plan import Objective, Plan
+from .rebalancing import Move, RunningAnswer, best_move
 from .sdep import Sdep
 from .shares import EngineLoad, engine_load
 from .state import EngineState, PlanningState, QuestionState
@@ -31,6 +32,12 @@ class Policy(Protocol):
         """The engine that computes the frames of ``stream`` from now on."""
         ...
 
+    def move(
+        self, state: PlanningState, running: Sequence[RunningAnswer], costs: CostModel
+    ) -> Move | None:
+        """Which of the ``running`` answers is to go on on another engine, if any."""
+        ...
+
     def load(self, state: PlanningState, costs: CostModel) -> EngineLoad:
         """How busy the engines are with what comes."""
         ...
@@ -48,6 +55,12 @@ class _Baseline:
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return _current_engine(state, stream)
+
+    def move(
+        self, state: PlanningState, running: Sequence[RunningAnswer], costs: CostModel
+    ) -> Move | None:
+        """None: they stay where they are."""
+        return None
 
     def _on(
         self, engine: str, state: PlanningState, question: QuestionState, costs: CostModel, why: str
@@ -131,7 +144,7 @@ class RoundRobin(_Baseline):
 
 
 class SdepPolicy:
-    """State-driven execution planning: see sdep.py and ingestion.py."""
+    """State-driven execution planning: see sdep.py, ingestion.py and rebalancing.py."""
 
     name = "sdep"
 
@@ -143,6 +156,11 @@ class SdepPolicy:
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return ingest_engine(state, stream, costs)
+
+    def move(
+        self, state: PlanningState, running: Sequence[RunningAnswer], costs: CostModel
+    ) -> Move | None:
+        return best_move(state, running, costs)
 
     def load(self, state: PlanningState, costs: CostModel) -> EngineLoad:
         return self._sdep.load(state, costs)

@@ -15,8 +15,8 @@ from .shares import EngineLoad, engine_load, question_rate
 from .state import PlanningState, QuestionState
 
 STAY = 0.05
-"""What moves nothing is taken although something else is better by this part: predictions are not
-that exact, and what is moved takes cells twice."""
+"""What moves nothing is taken although something else is better by this part, else what hands
+nothing off: predictions are not that exact, and what is moved takes cells twice."""
 
 
 class Sdep:
@@ -51,9 +51,10 @@ class Sdep:
         scores = [a.score(self._objective) for a in ways]
         enough = min(scores) * (1.0 + STAY)
         near = [a for a, score in zip(ways, scores, strict=True) if score <= enough]
-        staying = [a for a in near if not a.is_handoff and a.path == "local"]
+        simple = [a for a in near if not a.is_handoff]
+        staying = [a for a in simple if a.path == "local"]
         return min(
-            staying or near,
+            staying or simple or near,
             key=lambda way: (
                 self._order(way)[0],
                 _is_full(state, way.decode_engine),

@@ -64,13 +64,27 @@ class StreamState:
 
 
 @dataclass(frozen=True)
+class UnplacedQuestion:
+    """An accepted question that cannot be placed yet: its frames are not encoded. ``engine``
+    ingests its stream; ``frames`` are to be encoded until it can be placed, those of other streams
+    included."""
+
+    engine: str
+    load: AnswerLoad
+    frames: int
+
+
+@dataclass(frozen=True)
 class PlanningState:
-    """Everything but the question. ``importable`` has (source, destination) engine names."""
+    """Everything but the question. ``importable`` has (source, destination) engine names;
+    ``alike`` those of engines that compute the same bits: an answer may change between them."""
 
     engines: tuple[EngineState, ...]
     streams: tuple[StreamState, ...] = ()
     importable: frozenset[tuple[str, str]] = frozenset()
     encoders_busy: tuple[str, ...] = ()
+    alike: frozenset[tuple[str, str]] = frozenset()
+    unplaced: tuple[UnplacedQuestion, ...] = ()
 
     def engine(self, name: str) -> EngineState:
         """Raises KeyError."""

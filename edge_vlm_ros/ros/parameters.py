@@ -174,7 +174,8 @@ NODE_PARAMETERS: tuple[ParameterSpec, ...] = (
     ParameterSpec(
         "planning.objective",
         "completion",
-        "What sdep makes early: the end of an answer (completion) or its first token (first_token)",
+        "What sdep makes early: first token and end of an answer (completion) or its first token "
+        "alone (first_token)",
         Change.LIVE,
         choices=("completion", "first_token"),
     ),

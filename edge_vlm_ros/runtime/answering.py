@@ -11,6 +11,7 @@ from edge_vlm_ros.engines.protocol import (
     AnswerHandedOff,
     EndAnswer,
     FinishReason,
+    HandOffAnswer,
     Origin,
     TokensGenerated,
 )
@@ -19,7 +20,6 @@ from edge_vlm_ros.placement.residency import TrunkRecord
 
 from .answer import AnswerState
 from .engine_slots import EngineSlots
-from .path import Path
 from .planner import Planner
 from .question import Question, StateBefore, context_used
 from .stream import StreamState
@@ -93,6 +93,7 @@ class Answering:
             left -= question.waits_for_place
             if not left:
                 return
+        self._rebalance()
 
     def _advance(self, question: Question) -> None:
         if question.ending is not None or not question.wants_kv:
@@ -110,6 +111,44 @@ class Answering:
             # The second engine gets ready while the first computes. Not earlier: two questions
             # that go opposite ways would each keep the room that the other needs first.
             self._need(question, stream, epoch, question.engine)
+        if question.moving_to and question.running_on is not None:
+            self._leave(question, stream, epoch)
+
+    def _leave(self, question: Question, stream: StreamState, epoch: Epoch) -> None:
+        """Have the engine give the answer up once the other one holds the history."""
+        if question.is_leaving or question.running_on is None:
+            return
+        if self._need(question, stream, epoch, question.moving_to) is not None:
+            question.is_leaving = True
+            self._slots.engine(question.running_on).submit(HandOffAnswer(question.answer_id))
+        elif not self._trunks.has_room(question.answer_id, question.moving_to):
+            self._stay(question)  # others who wait for room there must not wait behind it
+
+    def _rebalance(self) -> None:
+        """Have an answer go on on an engine with less to do, if that is planned: one at a time, and
+        none while there are questions for such an engine."""
+        for question in self.questions.values():
+            if question.moving_to or question.waits_for_place:
+                return
+        move = self._planner.move([slot.config.name for slot in self._slots.ready])
+        if move is None:
+            return
+        question = self.questions[move.answer_id]
+        question.moving_to, question.wants_kv = move.engine, True
+        question.state_since.pop(move.engine, None)
+        self._streams[question.version.stream].history.want(question.version)
+        self._planner.moved(question, move)
+        self._advance(question)
+
+    def _stay(self, question: Question) -> None:
+        """An answer that was to move goes on where it is."""
+        self._trunks.unneed(question.answer_id, question.moving_to)
+        if question.is_leaving:  # it comes back to the engine that gives it up
+            question.moving_to = question.engine
+            question.state_since.pop(question.engine, None)
+            return
+        question.moving_to, question.wants_kv = "", False
+        self._streams[question.version.stream].history.unwant(question.version)
 
     def _place(self, question: Question, epoch: Epoch) -> bool:
         usable = self._usable_engines(question)
@@ -169,7 +208,7 @@ class Answering:
         use = question.use
         use.imported += came[Origin.IMPORTED]
         use.replayed += replayed
-        if record.engine == question.prefill_engine:
+        if record.engine == question.prefill_engine and not question.handed_off:
             fresh = came[Origin.COMPUTED] - replayed
             tokens = question.context.tokens if question.context else 0
             use.reused = tokens - came[Origin.IMPORTED] - replayed - fresh
@@ -192,12 +231,15 @@ class Answering:
         if question is None:
             return
         question.token_ids += event.token_ids
-        if question.first_token is None:
+        is_first = question.first_token is None
+        if is_first:
             question.first_token = self._clock()
         elif not event.delta and question.state is AnswerState.DECODING:
             return
         question.state = AnswerState.DECODING
         self._updated(question, event.delta)
+        if is_first:
+            self._rebalance()
 
     def handed_off(self, engine: str, event: AnswerHandedOff) -> None:
         question = self._running(engine, event.answer_id)
@@ -207,8 +249,8 @@ class Answering:
         if question.ending is not None:
             self._end_here(question, question.ending)
             return
-        question.handed_off = True
-        if self._slots.can_import(engine, question.engine):
+        question.leave()
+        if event.state is not None and self._slots.can_import(engine, question.engine):
             question.prefilled = event.state
             question.use.moved_bytes += event.state.n_bytes
         self.handoffs += 1
@@ -263,9 +305,15 @@ class Answering:
         """An engine cannot compute a history that questions wait for there."""
         for question in list(self.questions.values()):
             version = question.version
+            if (version.stream, version.epoch) != (record.trunk.stream, record.trunk.epoch):
+                continue
+            if question.moving_to:
+                if question.moving_to == record.engine != question.running_on:
+                    question.failed_on.add(record.engine)
+                    self._stay(question)
+                continue
             waits = question.wants_kv and question.ending is None
-            same = (version.stream, version.epoch) == (record.trunk.stream, record.trunk.epoch)
-            if waits and same and question.next_engine in ("", record.engine):
+            if waits and question.next_engine in ("", record.engine):
                 question.failed_on.add(record.engine)
                 if not self._try_elsewhere(question, error):
                     self._end_here(question, FinishReason.ERROR, error)
@@ -276,6 +324,8 @@ class Answering:
             self.end_all_here(FinishReason.ERROR, f"{error}; no other engine is left")
             return
         for question in list(self.questions.values()):
+            if engine == question.moving_to and question.running_on != engine:
+                self._stay(question)
             if engine not in (question.engine, question.prefill_engine):
                 continue
             if question.ending is not None and question.running_on == engine:
@@ -301,11 +351,7 @@ class Answering:
         """Choose anew. What has been generated stays: the next engine goes on after it."""
         was_running = question.running_on is not None
         stream = self._streams[question.version.stream]
-        question.running_on = None
-        question.engine = question.prefill_engine = ""
-        question.handed_off = False
-        question.path = question.planned_path = Path.ANY
-        question.state_since.clear()
+        question.forget_places()
         self._trunks.unneed(question.answer_id)
         if not question.wants_kv:
             question.wants_kv = True

@@ -82,7 +82,7 @@ def assemble(
     undo.callback(slots.close)
     slots.start_all()
     probes = probe_pairs(slots, inbox, prompt, answer_cells(config.questions))
-    _note_incompatible(probes, slots, listener)
+    _note_outcomes(probes, slots, listener)
     costs = stored_or_calibrated(config, slots, inbox, prompt, encoder, report)
     cache = EmbeddingCache(config.vision.cache_entries, config.vision.cache_bytes)
     vision = VisionWorkers(
@@ -209,11 +209,13 @@ def _sizes(
     )
 
 
-def _note_incompatible(
+def _note_outcomes(
     probes: Sequence[PairProbe], slots: EngineSlots, listener: RuntimeListener
 ) -> None:
-    """Say loudly which engines cannot exchange KV."""
+    """Which engines compute alike; say loudly which cannot exchange KV."""
     for probe in probes:
+        if probe.outcome == "equal":
+            slots[probe.destination].alike.add(probe.source)
         if probe.outcome == "incompatible":
             slots[probe.destination].incompatible.add(probe.source)
             _logger.warning(

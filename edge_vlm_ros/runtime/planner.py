@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import statistics
 import time
 from collections import deque
@@ -16,6 +17,7 @@ from edge_vlm_ros.planning.learning import CostLearner
 from edge_vlm_ros.planning.plan import Objective, Plan
 from edge_vlm_ros.planning.policies import Policy
 from edge_vlm_ros.planning.rates import Fractions
+from edge_vlm_ros.planning.rebalancing import Move
 from edge_vlm_ros.vision.events import FrameEncoded
 
 from .engine_slots import EngineSlots
@@ -33,6 +35,8 @@ from .status import (
 )
 from .stream import StreamState
 from .trunks import Trunks
+
+_logger = logging.getLogger(__name__)
 
 OBSERVE_PERIOD_S = 0.25
 """How often finished steps are looked at: seldom enough to cost nothing, often enough for plans."""
@@ -103,7 +107,7 @@ class Planner:
         ``usable``; False: it waits until one of them is free."""
         now, began = self._clock(), time.perf_counter()
         plan = self.policy.plan(
-            self._reader.state(usable, now),
+            self._reader.state(usable, now, question),
             self._reader.question(question, epoch, usable),
             self._learner.model(),
         )
@@ -130,6 +134,33 @@ class Planner:
         )
         self.planned(question.plan)
         return True
+
+    def move(self, usable: Collection[str]) -> Move | None:
+        """The running answer that is to go on on another engine in ``usable``, if any."""
+        running = self._reader.running(usable) if len(usable) > 1 else []
+        if not running:
+            return None
+        state = self._reader.state(usable, self._clock())
+        try:
+            return self.policy.move(state, running, self._learner.model())
+        except Exception:  # all answers can go on where they are
+            _logger.exception("it could not be planned which answer is to move")
+            return None
+
+    def moved(self, question: Question, move: Move) -> None:
+        """Note what is foreseen for a question that moves."""
+        now, first = self._clock(), question.first_token
+        assert first is not None
+        question.plan = PlanRecord(
+            answer_id=question.answer_id,
+            stream=question.version.stream,
+            plan=move.plan,
+            objective=self.objective,
+            decided_s=now - question.arrived,
+            predicted_first_token_s=first - question.arrived,
+            predicted_finished_s=now - question.arrived + move.plan.chosen.finished_s,
+        )
+        self.planned(question.plan)
 
     def ingest_engine(self, stream: str) -> str:
         """The engine that is to compute the frames of ``stream`` from now on."""
@@ -161,8 +192,9 @@ class Planner:
             actual_finished_s=self._clock() - arrived,
             finish_reason=reason.value,
         )
-        # What was moved after a failure or ended early was not what had been foreseen.
-        if reason in _COMPLETE and first is not None and not question.failovers:
+        # What went on elsewhere or ended early was not what had been foreseen.
+        stayed = not question.failovers and not question.was_moved
+        if reason in _COMPLETE and first is not None and stayed:
             waited = record.decided_s
             self._first_token_errors.append(
                 factor_error(record.predicted_first_token_s - waited, first - arrived - waited)

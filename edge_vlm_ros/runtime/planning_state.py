@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import permutations
 
 from edge_vlm_ros.history import Epoch
 from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.planning.rates import Fractions
+from edge_vlm_ros.planning.rebalancing import RunningAnswer
 from edge_vlm_ros.planning.state import (
     AnswerLoad,
     EngineState,
     Held,
     PlanningState,
     QuestionState,
+    UnplacedQuestion,
 )
 from edge_vlm_ros.planning.state import StreamState as PlanningStream
 
@@ -46,8 +49,10 @@ class StateReader:
         self._routing = routing
         self._encoders = encoders
 
-    def state(self, usable: Collection[str], now: float) -> PlanningState:
-        """Everything but the question, of the engines in ``usable``."""
+    def state(
+        self, usable: Collection[str], now: float, planned: Question | None = None
+    ) -> PlanningState:
+        """Everything but the question that is ``planned``, of the engines in ``usable``."""
         answers = self._answers(now)
         by_engine: dict[str, list[TrunkRecord]] = defaultdict(list)
         by_stream: dict[str, list[TrunkRecord]] = defaultdict(list)
@@ -61,12 +66,9 @@ class StateReader:
                 self._engine(name, answers[name], by_engine[name], now) for name in usable
             ),
             streams=tuple(self._stream(stream, by_stream[stream.name], now) for stream in streams),
-            importable=frozenset(
-                (source, destination)
-                for source in usable
-                for destination in usable
-                if source != destination and self._slots.can_import(source, destination)
-            ),
+            unplaced=tuple(self._unplaced(planned)),
+            importable=_pairs(usable, self._slots.can_import),
+            alike=_pairs(usable, self._slots.are_alike),
             encoders_busy=self._encoders if encoding else (),
         )
 
@@ -87,6 +89,21 @@ class StateReader:
             path="" if question.path is Path.ANY else question.path.value,
             may_hand_off=fresh,
         )
+
+    def running(self, usable: Collection[str]) -> list[RunningAnswer]:
+        """The answers that are being decoded and may go on on any engine in ``usable``. A history
+        that is not kept on engines any more would have to be computed anew for that: those stay."""
+        found = []
+        for question in self._questions.values():
+            engine, version = question.running_on, question.version
+            if engine is None or engine not in usable or not question.may_move:
+                continue
+            history = self._streams[version.stream].history
+            epoch = history.epoch(version.epoch)
+            if history.wants_kv(epoch):
+                state = self.question(question, epoch, usable)
+                found.append(RunningAnswer(question.answer_id, engine, state))
+        return found
 
     def _engine(
         self, name: str, answers: list[AnswerLoad], records: Iterable[TrunkRecord], now: float
@@ -137,6 +154,23 @@ class StateReader:
                 loads[question.running_on or question.engine].append(load)
         return loads
 
+    def _unplaced(self, planned: Question | None) -> Iterator[UnplacedQuestion]:
+        missing = {name: _frames_to_encode(stream) for name, stream in self._streams.items()}
+        for question in self._questions.values():
+            stream, version = self._streams[question.version.stream], question.version
+            epoch = stream.history.epoch(version.epoch)
+            if question is planned or question.engine or version.n <= epoch.encoded_n:
+                continue
+            load = AnswerLoad(
+                epoch.registered_tokens,
+                len(question.prompt),
+                self._estimates[version.stream].tokens_left(question),
+            )
+            own = version.n - epoch.encoded_n
+            # Streams take turns with the encoder.
+            frames = sum(min(own, others) for others in missing.values())
+            yield UnplacedQuestion(stream.ingest_engine or "", load, frames)
+
     def _held(self, engine: str, stream: str, epoch: Epoch, n: int) -> Held:
         record, tokens = self._trunks.table.get(engine, stream, epoch.number), epoch.tokens(n)
         if record is not None and record.computed.n >= n:
@@ -169,6 +203,15 @@ class StateReader:
             prompt_tokens=estimates.prompt_tokens.value,
             answer_tokens=estimates.answer_tokens_seen,
         )
+
+
+def _frames_to_encode(stream: StreamState) -> int:
+    epoch = stream.history.current
+    return len(epoch.items) - epoch.encoded_n
+
+
+def _pairs(names: Collection[str], holds: Callable[[str, str], bool]) -> frozenset[tuple[str, str]]:
+    return frozenset(pair for pair in permutations(names, 2) if holds(*pair))
 
 
 def _tokens_to_prefill(question: Question) -> int:

@@ -87,6 +87,11 @@ class Question:
     handed_off: bool = False
     prefilled: Snapshot | None = None
     """The question's own KV on its way from one engine to another."""
+    moving_to: str = ""
+    """The engine that gets the history ready to go on with the answer, while it is decoded."""
+    is_leaving: bool = False
+    """Its engine has been told to give it up to ``moving_to``."""
+    was_moved: bool = False
     wants_kv: bool = True
     state_since: dict[str, StateBefore] = field(default_factory=dict)
     use: StateUse = field(default_factory=StateUse)
@@ -130,6 +135,30 @@ class Question:
     @property
     def next_engine(self) -> str:
         return self.prefill_engine if self.is_handoff else self.engine
+
+    @property
+    def may_move(self) -> bool:
+        """Whether another engine may go on with the answer: once, and not if the asker has chosen
+        one. What an engine has failed on is left alone."""
+        options = self.options
+        is_free = not (options.engine or options.prefill_engine) and self.path is Path.ANY
+        is_new = not (self.moving_to or self.was_moved or self.failed_on or self.ending)
+        return is_free and is_new and not self.is_handoff and self.state is AnswerState.DECODING
+
+    def leave(self) -> None:
+        """Its engine has given it up, to go on elsewhere."""
+        self.handed_off, self.prefilled = True, None
+        if self.moving_to:
+            self.engine, self.moving_to = self.moving_to, ""
+            self.was_moved, self.is_leaving = True, False
+
+    def forget_places(self) -> None:
+        """Everything is to be chosen anew."""
+        self.running_on = None
+        self.engine = self.prefill_engine = self.moving_to = ""
+        self.handed_off = self.is_leaving = False
+        self.path = self.planned_path = Path.ANY
+        self.state_since.clear()
 
     def start(self, trunk: TrunkId, epoch: Epoch) -> StartAnswer:
         """The command that takes the question on from where it is."""

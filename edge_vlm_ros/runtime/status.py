@@ -107,9 +107,9 @@ class Resident:
 class PairProbe:
     """What happened when KV was moved between two engines at start.
 
-    ``outcome`` is ``equal`` (payload and the next tokens), ``close`` (payload equal, the next
-    tokens differ: other arithmetic) or ``incompatible`` (``detail`` says why; such a pair uses
-    replay).
+    ``outcome`` is ``equal`` (both compute the same KV from the same tokens, and the same next
+    tokens), ``close`` (KV moves unchanged, but they compute with other arithmetic) or
+    ``incompatible`` (``detail`` says why; such a pair uses replay).
     """
 
     source: str

@@ -108,6 +108,10 @@ class Trunks:
                 self._budget.note_freed()
         self._budget.leave(question, engine)
 
+    def has_room(self, question: int, engine: str) -> bool:
+        """Whether the question has its history there, or the cells that it takes."""
+        return any(question in record.reserved for record in self.table.on_engine(engine))
+
     def seconds_to_retry(self, now: float) -> float | None:
         """When ``take_retry`` should be called even if nothing else happens."""
         return self._budget.seconds_to_retry(now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 from concurrent.futures import Future
+from itertools import permutations
 
 import numpy as np
 
@@ -47,6 +48,8 @@ SERIAL = "serial"
 
 _ROOT = bytes(32)
 _LEAST_STEP_S = 1e-9
+_PROCESSORS = ("cpu", "rpc")
+"""Devices that are taken to compute the same bits as each other."""
 
 
 class SimulationError(RuntimeError):
@@ -99,6 +102,9 @@ class Simulation:
             placement.max_retry_s,
         )
         slots.start_all()
+        for one, other in permutations(slots, 2):
+            if all(slot.config.device.startswith(_PROCESSORS) for slot in (one, other)):
+                other.alike.add(one.config.name)
         return wire(
             config,
             inbox=self._inbox,

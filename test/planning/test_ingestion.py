@@ -42,21 +42,21 @@ def test_a_steady_low_rate_stays() -> None:
 
 
 def test_a_burst_of_two_streams_spreads_to_an_idle_engine() -> None:
-    # Each has 1000 tokens ordered: 0.116 s. The second would wait for both; elsewhere it begins at
-    # once, after 28 ms for its history.
-    streams = (_stream("one", "gpu", ordered=1000), _stream("two", "gpu", ordered=1000))
-    gpu = engine("gpu", ingest_tokens=2000, ingest_history_tokens=1000)
+    # 4000 tokens are ordered of the first: 0.464 s. The second, with 300, would wait for them as
+    # they take turns; elsewhere it begins at once, after 28 ms for its history.
+    streams = (_stream("one", "gpu", ordered=4000), _stream("two", "gpu", ordered=300))
+    gpu = engine("gpu", ingest_tokens=4300, ingest_history_tokens=1000)
     engines = _decide((gpu, engine("cpu")), streams, TWO)
     assert "cpu" in engines.values()
 
 
 @pytest.mark.parametrize(
-    ("tokens", "chosen"), [(260, "gpu"), (550, "gpu"), (1500, "cpu")], ids=["move", "gain", "gone"]
+    ("tokens", "chosen"), [(260, "gpu"), (1500, "gpu"), (2000, "cpu")], ids=["move", "gain", "gone"]
 )
 def test_others_that_are_ahead_must_be_worth_a_move(tokens: int, chosen: str) -> None:
     # A frame takes 6 ms, moving 1000 tokens 28 ms, counted twice: 62 ms on the other engine.
-    # Here 31 + 6 ms with 260 tokens ahead, 64 + 6 ms with 550 (better, but not by a quarter),
-    # 174 + 6 ms with 1500.
+    # Here 31 + 6 ms with 260 tokens ahead, 174 + 6 ms with 1500 (better, but not three times),
+    # 232 + 6 ms with 2000.
     gpu = engine("gpu", ingest_tokens=tokens)
     now = PlanningState((gpu, engine("cpu")), (_stream("one", "gpu"),), BOTH_WAYS)
     assert ingest_engine(now, "one", TWO) == chosen
