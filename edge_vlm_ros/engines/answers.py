@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from .branch import Branch, Phase, cells_needed
 from .core import EngineCore
+from .decode_calls import DecodeCalls
 from .errors import DecodeError, EngineError, ExportError, SnapshotError
 from .protocol import (
     AnswerFinished,
@@ -28,6 +30,7 @@ class Answers:
         self._branches: dict[int, Branch] = {}
         self.waiting: deque[Branch] = deque()
         self.running: deque[Branch] = deque()
+        self._calls = DecodeCalls()
 
     # ---------------------------------------------------------------- commands
     def accept(self, command: StartAnswer) -> None:
@@ -133,7 +136,10 @@ class Answers:
         """Compute one token of each running answer, or of one; returns rows computed."""
         branches = self._decoding()
         if self._core.batching:
-            return self._decode(branches)
+            rest = iter(branches)
+            return sum(
+                self._decode([*islice(rest, size)]) for size in self._calls.sizes(len(branches))
+            )
         n = self._decode(branches[:1])
         if branches[0] in self.running:
             self.running.remove(branches[0])
@@ -195,6 +201,7 @@ class Answers:
             self._sample(branch, row)
         # Sampling is part of what a token takes.
         seconds = self._core.clock() - began
+        self._calls.note(n, seconds)
         self._core.log_step(Activity.DECODE, seconds, n, n, history, "")
         return n
 

@@ -20,7 +20,7 @@ from .costs import BatchCost, Busy, CostModel, EngineCosts, MoveCost, RowCost
 
 _logger = logging.getLogger(__name__)
 
-FORMAT = 2
+FORMAT = 3
 """Of the file. Others are measured anew, not read."""
 
 CostKey = Mapping[str, Any]
@@ -113,7 +113,7 @@ def _engine_to_json(costs: EngineCosts) -> dict[str, Any]:
     return {
         "prefill": _rows_to_json(costs.prefill),
         "decode": {
-            "steps": [{"answers": n, "seconds": s} for n, s in costs.decode.steps],
+            "calls": [{"answers": n, "seconds": s} for n, s in costs.decode.calls],
             "row_history_s": costs.decode.row_history_s,
         },
         "export": {"fixed_s": costs.export.fixed_s, "byte_s": costs.export.byte_s},
@@ -141,10 +141,10 @@ def _rows_from_json(document: Mapping[str, Any]) -> RowCost:
 
 
 def _batches_from_json(document: Mapping[str, Any]) -> BatchCost:
-    steps = tuple((int(step["answers"]), _number(step["seconds"])) for step in document["steps"])
-    if not steps or any(n >= more for (n, _), (more, _) in pairwise(steps)):
-        raise ValueError("steps of decoding are those of ever more answers")
-    return BatchCost(steps, _number(document["row_history_s"]))
+    calls = tuple((int(call["answers"]), _number(call["seconds"])) for call in document["calls"])
+    if not calls or any(n >= more for (n, _), (more, _) in pairwise(calls)):
+        raise ValueError("calls of decoding are those of ever more answers")
+    return BatchCost(calls, _number(document["row_history_s"]))
 
 
 def _move_from_json(document: Mapping[str, Any]) -> MoveCost:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import pairwise
 
+from edge_vlm_ros.engines.decode_calls import divide
 from edge_vlm_ros.engines.step_record import Activity
 
 ENCODER = "vision"
@@ -34,23 +36,36 @@ class RowCost:
 
 @dataclass(frozen=True)
 class BatchCost:
-    """Seconds of one decode step: ``steps`` has them by number of answers, ascending, behind no
-    history; each answer adds ``row_history_s`` for each token behind which it is.
+    """Seconds of decode steps: ``calls`` has those of one native call by number of answers,
+    ascending, behind no history; each answer adds ``row_history_s`` for each token behind which it
+    is. A step may be several calls (engines/decode_calls.py).
 
-    A table and no formula: matrix kernels compute rows in tiles of their own, so a step of two
+    A table and no formula: matrix kernels compute rows in tiles of their own, so a call of two
     answers may take three times as long as one of one, and eight no longer than seven. Between
     entries, and beyond the last two, it goes on straight.
     """
 
-    steps: tuple[tuple[int, float], ...]
+    calls: tuple[tuple[int, float], ...]
     row_history_s: float
 
-    def seconds(self, rows: float, history: float) -> float:
+    def seconds(self, rows: int, history: float) -> float:
+        """A step of ``rows`` answers."""
         return self.step_s(rows) + rows * self.row_history_s * history
 
-    def step_s(self, rows: float) -> float:
-        """Of ``rows`` answers behind no history."""
-        steps = self.steps
+    def call_s(self, rows: float, history: float) -> float:
+        """One native call."""
+        return self._base_s(rows) + rows * self.row_history_s * history
+
+    def step_s(self, rows: int) -> float:
+        """A step of ``rows`` answers behind no history."""
+        return self.steps_s(rows)[rows]
+
+    def steps_s(self, most: int) -> Sequence[float]:
+        """Steps of 0 to ``most`` answers behind no history."""
+        return _divided_s(self, most)
+
+    def _base_s(self, rows: float) -> float:
+        steps = self.calls
         if rows <= steps[0][0] or len(steps) == 1:
             return steps[0][1]
         (n, s), (more, its_s) = next(
@@ -63,12 +78,18 @@ class BatchCost:
 
     def times(self, factor: float) -> BatchCost:
         return BatchCost(
-            tuple((n, factor * seconds) for n, seconds in self.steps), factor * self.row_history_s
+            tuple((n, factor * seconds) for n, seconds in self.calls), factor * self.row_history_s
         )
 
 
+@lru_cache(maxsize=256)
+def _divided_s(cost: BatchCost, most: int) -> tuple[float, ...]:
+    known = {n: cost.call_s(n, 0.0) for n in range(1, most + 1)}
+    return tuple(sum(known[size] for size in sizes if size) for sizes in divide(most, known))
+
+
 def even_batches(fixed_s: float, row_s: float, row_history_s: float) -> BatchCost:
-    """Steps of which every answer takes the same, as in RowCost."""
+    """Calls of which every answer takes the same, as in RowCost."""
     return BatchCost(((1, fixed_s + row_s), (2, fixed_s + 2 * row_s)), row_history_s)
 
 

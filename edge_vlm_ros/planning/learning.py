@@ -163,7 +163,7 @@ class CostLearner:
         if costs is None:
             return 0.0
         if activity is Activity.DECODE:
-            return costs.decode.seconds(step.rows, step.history_tokens)
+            return costs.decode.call_s(step.rows, step.history_tokens)
         if activity is Activity.PREFILL:
             return costs.prefill.seconds(step.rows, step.history_tokens)
         move = costs.export if activity is Activity.EXPORT else costs.import_

@@ -80,8 +80,8 @@ class EngineTimeline:
         self._costs = costs
         self._pace = pace
         self._ingest_s = ingest_s
-        batches = range(engine.max_parallel + 1 if engine.batching else 2)
-        self._steps_s = [max(_LEAST_STEP_S, pace.decode * costs.decode.step_s(n)) for n in batches]
+        steps_s = costs.decode.steps_s(engine.max_parallel if engine.batching else 1)
+        self._steps_s = [max(_LEAST_STEP_S, pace.decode * step_s) for step_s in steps_s]
         """Of a batch of so many answers."""
         self._jobs = [self._job(load, is_new=False) for load in engine.answers]
         self._until_place = self._begin(ingest_s)

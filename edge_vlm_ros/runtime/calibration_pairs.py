@@ -251,6 +251,6 @@ class PairBench:
         if activity is Activity.PREFILL:
             return costs.prefill.seconds(step.rows, step.history_tokens)
         if activity is Activity.DECODE:
-            return costs.decode.seconds(step.rows, step.history_tokens)
+            return costs.decode.call_s(step.rows, step.history_tokens)
         move = costs.export if activity is Activity.EXPORT else costs.import_
         return move.seconds(step.n_bytes)

@@ -47,7 +47,7 @@ class VirtualContext:
         n = len(tokens)
         if self._is_decoding():
             mean = sum(places) / n
-            self._spend(Activity.DECODE, self._costs.decode.seconds(n, mean))
+            self._spend(Activity.DECODE, self._costs.decode.call_s(n, mean))
         else:
             self._spend(Activity.PREFILL, self._costs.prefill.seconds(n, places[0]))
 

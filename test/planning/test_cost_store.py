@@ -39,7 +39,7 @@ def test_what_is_stored_comes_back(tmp_path: Path) -> None:
     document = json.loads(path.read_text())
     assert (
         document["key"] == KEY
-        and document["costs"]["engines"]["cpu"]["decode"]["steps"][1]["answers"] == 2
+        and document["costs"]["engines"]["cpu"]["decode"]["calls"][1]["answers"] == 2
     )
 
 

@@ -76,38 +76,48 @@ def test_what_steps_cannot_tell_apart_still_fits_them() -> None:
 
 def test_steps_of_batches_are_found_however_unevenly_they_grow() -> None:
     rng = random.Random(2)
-    shapes = [(n, h) for n, _ in TILED.steps for h in (20, 25)] + [(1, 900), (8, 900)]
-    steps = [RowSample(n, h, TILED.seconds(n, h) * rng.uniform(0.98, 1.02)) for n, h in shapes * 5]
+    shapes = [(n, h) for n, _ in TILED.calls for h in (20, 25)] + [(1, 900), (8, 900)]
+    steps = [RowSample(n, h, TILED.call_s(n, h) * rng.uniform(0.98, 1.02)) for n, h in shapes * 5]
     # A few steps were disturbed, and of one size too few were seen to believe them.
-    wild = [RowSample(n, 20, 0.5) for n, _ in TILED.steps for _ in range(2)]
+    wild = [RowSample(n, 20, 0.5) for n, _ in TILED.calls for _ in range(2)]
     found = fit_batches([*steps, *wild, RowSample(6, 20, 0.9)])
     for n, h in [(1, 0), (2, 0), (3, 500), (4, 100), (8, 900)]:
-        assert found.seconds(n, h) == pytest.approx(TILED.seconds(n, h), rel=0.05)
-    assert found.seconds(6, 0) == pytest.approx((0.106 + 0.163) / 2, rel=0.05)
+        assert found.call_s(n, h) == pytest.approx(TILED.call_s(n, h), rel=0.05)
+    assert found.call_s(6, 0) == pytest.approx((0.106 + 0.163) / 2, rel=0.05)
 
 
 def test_few_steps_of_batches_are_better_than_none() -> None:
-    assert fit_batches([RowSample(1, 50, 0.5)]).seconds(1, 800) == pytest.approx(0.5)
+    assert fit_batches([RowSample(1, 50, 0.5)]).call_s(1, 800) == pytest.approx(0.5)
     two = fit_batches([RowSample(1, 50, 0.5), RowSample(2, 50, 0.6)])
-    assert two.seconds(2, 0) == pytest.approx(0.6)
+    assert two.call_s(2, 0) == pytest.approx(0.6)
     # A step does not take less behind more history, nor nothing at all.
     falling = fit_batches([RowSample(1, h, 0.1 - 1e-4 * h) for h in (0, 10, 20, 900, 910, 920)])
     assert falling.row_history_s == 0.0 and falling.seconds(1, 0) > 0.0
 
 
 def test_between_and_beyond_known_batches_it_goes_on_straight() -> None:
-    assert TILED.step_s(2) == 0.083
-    assert TILED.step_s(2.5) == pytest.approx(0.090)
-    assert TILED.step_s(6) == pytest.approx(0.1345)
-    assert TILED.step_s(12) == pytest.approx(0.163 + 4 * (0.163 - 0.106) / 4)
-    assert TILED.step_s(0.5) == 0.028
+    assert TILED.call_s(2, 0) == 0.083
+    assert TILED.call_s(2.5, 0) == pytest.approx(0.090)
+    assert TILED.call_s(6, 0) == pytest.approx(0.1345)
+    assert TILED.call_s(12, 0) == pytest.approx(0.163 + 4 * (0.163 - 0.106) / 4)
+    assert TILED.call_s(0.5, 0) == 0.028
     falling = BatchCost(((1, 2.0), (7, 9.0), (8, 8.0)), 0.0)
-    assert falling.step_s(7.5) == pytest.approx(8.5) and falling.step_s(20) == 8.0
-    assert BatchCost(((1, 2.0),), 0.0).step_s(3) == 2.0
+    assert falling.call_s(7.5, 0) == pytest.approx(8.5) and falling.call_s(20, 0) == 8.0
+    assert BatchCost(((1, 2.0),), 0.0).call_s(3, 0) == 2.0
     even = even_batches(2e-3, 3e-4, 5e-7)
     for n, history in [(1, 0), (2, 30), (5, 700), (64, 9)]:
         assert even.seconds(n, history) == pytest.approx(TRUE.seconds(n, history))
     assert even.times(2.0).seconds(5, 700) == pytest.approx(2 * TRUE.seconds(5, 700))
+
+
+def test_a_step_is_the_calls_that_take_least() -> None:
+    # Two calls of one row instead of one of two, as the engine does it; of eight only one.
+    assert TILED.step_s(2) == pytest.approx(2 * 0.028)
+    assert TILED.seconds(2, 500) == pytest.approx(2 * 0.028 + 2 * 500 * 1e-6)
+    assert TILED.step_s(3) == pytest.approx(3 * 0.028)
+    assert TILED.step_s(4) == 0.106, "112 ms in four calls"
+    assert TILED.step_s(5) == pytest.approx(TILED.call_s(5, 0))
+    assert TILED.steps_s(8)[8] == 0.163 and TILED.steps_s(0) == (0.0,)
 
 
 def test_nothing_cannot_be_fitted() -> None:

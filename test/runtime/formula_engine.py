@@ -144,7 +144,7 @@ class FormulaEngine:
             begin = first.start.tokens + len(first.prompt)
             short = self._ends_at_once and first.sampling.is_greedy
             for history in range(begin, begin if short else begin + first.max_tokens - 1):
-                self._log(Activity.DECODE, self._costs.decode.seconds(n, history), n, history)
+                self._log(Activity.DECODE, self._costs.decode.call_s(n, history), n, history)
         for answer in answers:
             reason = FinishReason.LENGTH
             self._emit(AnswerFinished(answer.answer_id, reason, "", (1,), "", len(answers)))

@@ -311,8 +311,8 @@ def test_real_engines_are_measured_and_left_clean(loaded: Loaded) -> None:
     assert costs.encode_s[ENCODER] > 0
     for engine in costs.engines.values():
         assert min(astuple(engine.prefill)) >= 0 and engine.prefill.seconds(4, 200) > 0
-        assert [n for n, _ in engine.decode.steps] == [1, 2, 3, 4]
-        assert min(seconds for _, seconds in engine.decode.steps) > 0
+        assert [n for n, _ in engine.decode.calls] == [1, 2, 3, 4]
+        assert min(seconds for _, seconds in engine.decode.calls) > 0
         assert engine.export.seconds(10**5) > 0 and engine.import_.seconds(10**5) > 0
         assert engine.fork_s > 0
     # On a busy machine a move is sometimes never seen beside the other engine's work.
