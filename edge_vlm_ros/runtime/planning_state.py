@@ -20,6 +20,7 @@ from edge_vlm_ros.planning.state import (
 )
 from edge_vlm_ros.planning.state import StreamState as PlanningStream
 
+from .answer import AnswerState
 from .engine_slots import EngineSlots
 from .estimates import StreamEstimates
 from .path import Path
@@ -218,8 +219,10 @@ def _tokens_to_prefill(question: Question) -> int:
     """What was generated elsewhere is computed again, unless it came with the question."""
     if question.first_token is None:
         return len(question.prompt)
-    again = question.running_on is None and question.prefilled is None
-    return len(question.prompt) + len(question.token_ids) - 1 if again else 0
+    is_decoded = question.running_on is not None and question.state is AnswerState.DECODING
+    if is_decoded or question.prefilled is not None:
+        return 0
+    return len(question.prompt) + len(question.token_ids) - 1
 
 
 def _first_token_due(question: Question) -> float:

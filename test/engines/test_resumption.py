@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from engine_helpers import (
-    Driver,
     Items,
     MakeDriver,
     Outcome,
@@ -16,43 +15,29 @@ from engine_helpers import (
     hold,
     n_tokens,
 )
-from transfer_helpers import QUESTION, assert_same_kv, boundaries, export, go_on, hand_off
+from transfer_helpers import (
+    HOT,
+    QUESTION,
+    TABLE,
+    assert_same_kv,
+    boundaries,
+    export,
+    go_on,
+    hand_off,
+    ready,
+    record_rows,
+    state_after,
+)
 
 from edge_vlm_ros.engines.branch import suffix_boundary
 from edge_vlm_ros.engines.protocol import (
     AnswerFinished,
     AnswerHandedOff,
-    AppendToTrunk,
     FinishReason,
     PrefillStarted,
-    StartAnswer,
-    TokenSegment,
     TokensGenerated,
-    TrunkId,
 )
 from edge_vlm_ros.engines.sampling import SamplingParameters
-from edge_vlm_ros.engines.snapshot import Snapshot
-
-TABLE = TrunkId("table", 0)
-HOT = SamplingParameters(temperature=3.0, top_k=40, seed=11)
-
-
-def ready(make_driver: MakeDriver, story: Items, **settings: Any) -> Driver:
-    driver = make_driver(**settings)
-    driver.ingest(TABLE, story, last=4)
-    return driver
-
-
-def state_after(
-    make_driver: MakeDriver, story: Items, command: StartAnswer, generated: tuple[int, ...]
-) -> Snapshot:
-    """What a branch holds when ``generated`` have been generated: made on a trunk."""
-    driver = ready(make_driver, story)
-    tokens = command.prompt + generated[:-1]
-    driver.submit(AppendToTrunk(TABLE, 5, (TokenSegment(tokens),)))
-    driver.until_version(TABLE, 5)
-    (state,) = export(driver, TABLE, (command.start, suffix_boundary(command.start, tokens)))
-    return state
 
 
 def assert_continues(whole: Outcome, resumed: Outcome, k: int) -> None:
@@ -105,19 +90,6 @@ def test_an_engine_that_is_exact_by_equal_shapes(make_driver: MakeDriver, story:
         resumed = go_on(other, replace(command, answer_id=100 + k), whole.ids[:k], None)
         assert_continues(whole, resumed, k)
     assert max(rows) <= 7 and set(rows) <= {1, 2, 7, len(command.prompt) % 7}
-
-
-def record_rows(driver: Driver) -> list[int]:
-    """Rows of every batch of tokens from now on."""
-    rows: list[int] = []
-    decode = driver.engine._context.decode_tokens
-
-    def counting(tokens, positions, sequences, wants):  # type: ignore[no-untyped-def]
-        rows.append(len(tokens))
-        decode(tokens, positions, sequences, wants)
-
-    driver.engine._context.decode_tokens = counting  # type: ignore[method-assign]
-    return rows
 
 
 def test_a_state_spares_all_prefill(make_driver: MakeDriver, story: Items) -> None:

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from engine_helpers import Driver, Items, MakeDriver, Outcome, boundary
 
+from edge_vlm_ros.engines.branch import suffix_boundary
 from edge_vlm_ros.engines.protocol import (
     AnswerFinished,
     AnswerHandedOff,
     AppendFailed,
+    AppendToTrunk,
     Boundary,
     ExportFailed,
     ExportRange,
@@ -20,14 +23,18 @@ from edge_vlm_ros.engines.protocol import (
     Origin,
     RangeExported,
     StartAnswer,
+    TokenSegment,
     TrunkId,
     VersionComputed,
 )
+from edge_vlm_ros.engines.sampling import SamplingParameters
 from edge_vlm_ros.engines.snapshot import Snapshot
 from edge_vlm_ros.engines.state_blob import parse_state_blob
 
 ROOT = Boundary(0, 0, bytes(32))
 QUESTION = "Describe the scene."
+TABLE = TrunkId("table", 0)
+HOT = SamplingParameters(temperature=3.0, top_k=40, seed=11)
 
 
 def boundaries(items: Items, *versions: int) -> tuple[Boundary, ...]:
@@ -78,6 +85,38 @@ def frames_and_snapshots(make_driver: MakeDriver, story: Items) -> tuple[Snapsho
     source, trunk = make_driver(), TrunkId("whole", 0)
     source.ingest(trunk, story)
     return export(source, trunk, boundaries(story, *range(8)))
+
+
+# -------------------------------------------------------------------------------- situations
+def ready(make_driver: MakeDriver, story: Items, **settings: Any) -> Driver:
+    driver = make_driver(**settings)
+    driver.ingest(TABLE, story, last=4)
+    return driver
+
+
+def state_after(
+    make_driver: MakeDriver, story: Items, command: StartAnswer, generated: tuple[int, ...]
+) -> Snapshot:
+    """What a branch holds when ``generated`` have been generated: made on a trunk."""
+    driver = ready(make_driver, story)
+    tokens = command.prompt + generated[:-1]
+    driver.submit(AppendToTrunk(TABLE, 5, (TokenSegment(tokens),)))
+    driver.until_version(TABLE, 5)
+    (state,) = export(driver, TABLE, (command.start, suffix_boundary(command.start, tokens)))
+    return state
+
+
+def record_rows(driver: Driver) -> list[int]:
+    """Rows of every batch of tokens from now on."""
+    rows: list[int] = []
+    decode = driver.engine._context.decode_tokens
+
+    def counting(tokens, positions, sequences, wants):  # type: ignore[no-untyped-def]
+        rows.append(len(tokens))
+        decode(tokens, positions, sequences, wants)
+
+    driver.engine._context.decode_tokens = counting  # type: ignore[method-assign]
+    return rows
 
 
 # -------------------------------------------------------------------------------- comparisons

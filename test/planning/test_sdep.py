@@ -6,6 +6,8 @@ engine (3 ms of prefill, 49 decode steps of 11 ms), and moving its 1000 tokens 2
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from planning_situations import (
     ALONE_S,
@@ -24,9 +26,9 @@ from planning_situations import (
 
 from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.planning.comparison import NO_CELLS, Comparison
-from edge_vlm_ros.planning.costs import EngineCosts, MoveCost, RowCost, even_batches
+from edge_vlm_ros.planning.costs import CostModel, EngineCosts, MoveCost, RowCost, even_batches
 from edge_vlm_ros.planning.plan import Alternative
-from edge_vlm_ros.planning.state import Held
+from edge_vlm_ros.planning.state import AnswerLoad, Held, UnplacedQuestion
 
 TWO = costs(gpu=USUAL, cpu=USUAL)
 MIXED = costs(gpu=USUAL, cpu=SLOW)
@@ -313,6 +315,55 @@ def test_shares_do_not_count_while_load_is_light() -> None:
     assert way(plan) == ("local", "gpu", "gpu")
     assert plan is not None
     assert not any(a.share_s for a in plan.alternatives)
+
+
+# ---------------------------------------------------------------- questions that wait for frames
+@pytest.mark.parametrize(
+    ("engine_name", "chosen"),
+    [("gpu", ("import", "cpu", "cpu")), ("cpu", ("local", "gpu", "gpu"))],
+)
+def test_those_that_wait_for_frames_are_expected_where_their_stream_is_ingested(
+    engine_name: str, chosen: tuple[str, str, str]
+) -> None:
+    # Behind four others, of which each takes 0.7 s beside the other three, it would end after 1.2 s
+    # on gpu, as soon as a place is free; on cpu 28 ms after ALONE_S.
+    others = (UnplacedQuestion(engine_name, AnswerLoad(1000, 20, 50.0), 0),) * 4
+    now = replace(state(engine("gpu"), engine("cpu")), unplaced=others)
+    asked = question({"gpu": 1000}, may_hand_off=False)
+    plan = planned(now, asked, TWO)
+    assert way(plan) == chosen
+    assert plan is not None
+    if engine_name == "gpu":
+        stays = _one(list(plan.alternatives), "local", "gpu", "gpu")
+        assert stays.finished_s == pytest.approx(4 * 0.003 + 49 * 0.014 + ALONE_S, abs=0.02)
+
+
+@pytest.mark.parametrize(("ingest_tokens", "frames"), [(10_000, 1), (0, 6)])
+def test_those_that_wait_for_frames_begin_when_their_history_is_there(
+    ingest_tokens: int, frames: int
+) -> None:
+    # 10,000 tokens take 1.16 s, in which an answer at its share of a half is done; six frames take
+    # 1.2 s to encode.
+    others = (UnplacedQuestion("gpu", AnswerLoad(1000, 20, 50.0), frames),) * 4
+    gpu = engine("gpu", ingest_share=0.5, ingest_tokens=ingest_tokens)
+    model = CostModel({"gpu": USUAL}, {"vision": 0.2})
+    plan = planned(replace(state(gpu), unplaced=others), question({"gpu": 1000}), model)
+    assert plan is not None
+    times = 2 if ingest_tokens else 1
+    assert plan.chosen.first_token_s == pytest.approx(times * 0.003)
+    assert plan.chosen.finished_s == pytest.approx(times * ALONE_S)
+    if frames == 6:
+        assert plan.chosen.others_s == pytest.approx(0.0)
+
+
+# ---------------------------------------------------------------- what counts
+def test_completion_counts_the_first_token_and_the_end() -> None:
+    one = Alternative("local", "gpu", "gpu", 0.5, 1.0, 10.0)
+    all_of_it = replace(one, others_s=0.1, ingest_s=0.02, last_s=0.003, share_s=0.0004)
+    assert one.score("completion") == 11.0
+    assert one.score("first_token") == 1.0
+    assert all_of_it.score("completion") == pytest.approx(11.1234)
+    assert all_of_it.score("first_token") == pytest.approx(1.1234)
 
 
 # ---------------------------------------------------------------- what is said
