@@ -21,6 +21,10 @@ choice for Huber's weights (Huber, Robust Statistics, 1981)."""
 _MAD = 1.4826
 """Standard deviations of a normal distribution in one median absolute deviation."""
 _SHORTEST_S = 1e-9
+_BETTER = 4.0
+"""Another choice of coefficients must reduce the squared error by so many times what is left of it
+for each degree of freedom (the F statistic that noise exceeds in about one case of 20): else two
+kinds of steps with a little noise would be told apart by history."""
 _FEWEST = 3
 """Steps of a batch size that are enough to tell what it takes."""
 
@@ -124,7 +128,7 @@ def _nonnegative(columns: NDArray[np.float64], weights: NDArray[np.float64]) -> 
     """Coefficients >= 0 whose combination of ``columns`` is nearest to 1.
 
     The best non-negative ones are the unrestricted best of some subset of columns, and there are
-    few subsets: all are tried.
+    few subsets: all are tried, the small ones and those of earlier columns first.
     """
     n, k = columns.shape
     root = np.sqrt(weights)
@@ -136,7 +140,8 @@ def _nonnegative(columns: NDArray[np.float64], weights: NDArray[np.float64]) -> 
             if rank < size or (found < 0).any():
                 continue
             error = float(np.sum((part @ found - root) ** 2))
-            if error < best_error - 1e-9 * n:
+            noise = _BETTER * error / max(n - size, 1e-9)
+            if best_error - error > noise + 1e-9 * n:
                 best, best_error = np.zeros(k), error
                 best[list(chosen)] = found
     return best

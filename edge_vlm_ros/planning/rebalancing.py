@@ -80,6 +80,17 @@ def best_move(
     return max(possible, key=lambda move: (move.gain_s, -move.answer_id), default=None)
 
 
+def may_help(running: Mapping[str, int], costs: CostModel) -> bool:
+    """Whether an engine would decode one more answer sooner than some other does, with so many
+    ``running`` answers on each: else no answer moves, which is known at once."""
+    return any(
+        n and costs.engines[other].decode.step_s(m + 1) < costs.engines[engine].decode.step_s(n)
+        for engine, n in running.items()
+        for other, m in running.items()
+        if other != engine
+    )
+
+
 def _longest(answers: Sequence[RunningAnswer], target: EngineState) -> RunningAnswer:
     """The one with most to come, of those whose history the engine has if there are any."""
 

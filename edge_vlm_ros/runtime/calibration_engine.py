@@ -38,8 +38,11 @@ _COPY = TrunkId("calibration", 1)
 _ENOUGH = 8
 """Samples of each kind that are worth waiting for."""
 _PASSES = 4
-_ANSWER_TOKENS = 8
+_ANSWER_TOKENS = 5
 _PROMPT_TOKENS = 4
+_LEAST_HISTORY = 256
+"""Tokens of history to be seen, whatever it takes: what they add to a step is little beside its
+noise, and behind a real history it is much."""
 _ROUND_S = 0.2
 """How long one round of a load takes, about: nothing can be looked at in between."""
 _SHARES = (0.6, 0.25, 0.15)
@@ -174,7 +177,8 @@ class EngineBench:
         records: list[StepRecord] = []
         for tokens in self._levels():
             start = self._boundaries[-1]
-            if len(self._boundaries) > 2 and self._time_for(tokens, records) > deadline:
+            seen = start.tokens >= min(_LEAST_HISTORY, self._limit)
+            if seen and self._time_for(tokens, records) > deadline:
                 break
             stop = self._boundary(start.n + 1, tokens)
             self._append(_TRUNK, start, stop)
@@ -191,12 +195,13 @@ class EngineBench:
         return [RowSample(r.rows, r.history_tokens, r.seconds) for r in records]
 
     def _levels(self) -> Iterator[int]:
-        """Lengths of the history: after a short and a whole chunk each twice the one before."""
+        """Lengths of the history: after a short and a whole chunk the least that is to be seen,
+        then each twice the one before."""
         limit, short = self._limit, max(1, self._chunk // 4)
-        level = short
-        while level < limit:
-            yield level
-            level = short + self._chunk if level == short else 2 * level
+        levels = [short, short + self._chunk, _LEAST_HISTORY]
+        while levels[-1] < limit:
+            levels.append(2 * levels[-1])
+        yield from sorted({level for level in levels if level < limit})
         yield limit
 
     def _time_for(self, tokens: int, records: Sequence[StepRecord]) -> float:

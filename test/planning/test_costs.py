@@ -55,6 +55,18 @@ def test_a_few_wild_steps_do_not_spoil_a_fit() -> None:
         assert found.seconds(rows, history) == pytest.approx(TRUE.seconds(rows, history), rel=0.04)
 
 
+def test_noise_is_not_taken_for_history() -> None:
+    """Two kinds of steps, as a slow engine does them in the time it has: history is one way to
+    tell them apart, and would make a step behind a real history hundreds of times longer."""
+    rng = random.Random(3)
+    for _ in range(50):
+        seen = [
+            RowSample(rows, history, (0.05 + 0.03 * rows) * rng.uniform(0.9, 1.1))
+            for rows, history in [(16, 0), (64, 16)] * 3
+        ]
+        assert fit_rows(seen).seconds(64, 2000) == pytest.approx(0.05 + 0.03 * 64, rel=0.15)
+
+
 def test_coefficients_are_never_negative() -> None:
     # Steps that get faster with more history: plain least squares would extrapolate below 0.
     falling = [RowSample(8, history, 1e-2 - 1e-6 * history) for history in (0, 1000, 5000)]

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from planning_situations import SLOW, USUAL, costs, engine, running
 
-from edge_vlm_ros.planning.costs import CostModel
+from edge_vlm_ros.planning.costs import CostModel, RowCost
 from edge_vlm_ros.planning.ingestion import ingest_engine
 from edge_vlm_ros.planning.state import EngineState, PlanningState, StreamState
 
@@ -60,6 +60,18 @@ def test_others_that_are_ahead_must_be_worth_a_move(tokens: int, chosen: str) ->
     gpu = engine("gpu", ingest_tokens=tokens)
     now = PlanningState((gpu, engine("cpu")), (_stream("one", "gpu"),), BOTH_WAYS)
     assert ingest_engine(now, "one", TWO) == chosen
+
+
+@pytest.mark.parametrize(("slower", "chosen"), [(1.9, "cpu"), (2.1, "gpu")])
+def test_a_stream_that_begins_takes_an_idle_engine_unless_it_is_much_slower(
+    slower: float, chosen: str
+) -> None:
+    """Two streams that are behind on the faster engine take twice as long as one."""
+    cost = RowCost(USUAL.prefill.fixed_s * slower, USUAL.prefill.row_s * slower, 0.0)
+    model = costs(gpu=USUAL, cpu=replace(USUAL, prefill=cost))
+    begun, new = _stream("one", "gpu"), _stream("two", "gpu", history=0)
+    now = PlanningState((engine("gpu"), engine("cpu")), (begun, new), BOTH_WAYS)
+    assert ingest_engine(now, "two", model) == chosen
 
 
 def test_what_is_ordered_already_would_have_to_be_computed_there_too() -> None:

@@ -26,6 +26,7 @@ from edge_vlm_ros.planning.rebalancing import (
     _ends,
     _timeline,
     best_move,
+    may_help,
 )
 from edge_vlm_ros.planning.state import (
     AnswerLoad,
@@ -38,6 +39,14 @@ from edge_vlm_ros.planning.state import (
 TWO = costs(gpu=USUAL, cpu=USUAL)
 MIXED = costs(gpu=USUAL, cpu=SLOW)
 BOTH = {"gpu": 1000, "cpu": 1000}
+
+
+def test_engines_that_make_tokens_no_sooner_are_not_looked_at() -> None:
+    assert may_help({"gpu": 2, "cpu": 0}, TWO)
+    assert not may_help({"gpu": 0, "cpu": 0}, TWO)
+    assert not may_help({"gpu": 2, "cpu": 1}, TWO), "two on either are as fast"
+    assert may_help({"gpu": 0, "cpu": 1}, MIXED)
+    assert not may_help({"gpu": 4, "cpu": 0}, MIXED), "14 ms for all four, 30 ms for one"
 
 
 def now(*engines: EngineState, **settings: Any) -> PlanningState:

@@ -144,7 +144,8 @@ def test_unusual_engines_are_measured_within_their_room(
 
 
 def test_a_slow_engine_is_measured_once_and_not_much_longer() -> None:
-    """Seconds a step: each kind is seen, but the history does not grow on for minutes."""
+    """Seconds a step: each kind is seen, and 256 tokens of history, which do not grow on for
+    minutes."""
     slow = EngineCosts(
         RowCost(0.1, 0.03, 1e-6), even_batches(0.4, 0.01, 1e-5), TRUE.export, TRUE.import_
     )
@@ -154,8 +155,9 @@ def test_a_slow_engine_is_measured_once_and_not_much_longer() -> None:
     found = EngineBench(EngineTalk(slots, inbox), "cpu", room, clock).measure(4.0)
     assert_equal_rows(found.decode, slow.decode, (1, 2, 4))
     assert found.prefill.seconds(64, 0) == pytest.approx(slow.prefill.seconds(64, 0), rel=0.05)
+    assert found.decode.seconds(4, 320) == pytest.approx(slow.decode.seconds(4, 320), rel=1e-3)
     assert clock.now < 60
-    assert engine.most_cells < 300
+    assert engine.most_cells < 700
 
 
 def test_an_engine_that_fails_is_named() -> None:

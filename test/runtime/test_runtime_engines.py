@@ -177,7 +177,8 @@ def test_one_engine_ingests_while_another_answers(start: Start) -> None:
         gate.wait_until_reached()
         show(runtime, "shelf", clip(2).frames(3))
         eventually(lambda: runtime.stream_status("shelf").published.n == 4)
-        assert path(ask(runtime, "shelf")) == ("second", "second", "local")
+        shelf_answer = ask(runtime, "shelf", engine="second")
+        assert path(shelf_answer) == ("second", "second", "local")
         gate.open()
     assert answer.result(PATIENCE_S).finish_reason is FinishReason.STOP
 
