@@ -239,25 +239,22 @@ class Comparison:
 
     def _timeline(self, engine: EngineState) -> EngineTimeline:
         if engine.name not in self._timelines:
-            ingest_s = self._times.ingest_s(engine)
+            ingest_s, costs = self._times.ingest_s(engine), self._costs.engines[engine.name]
             self._timelines[engine.name] = EngineTimeline(
-                self._with_unplaced(engine, ingest_s),
-                self._costs.engines[engine.name],
-                self._pace(engine),
-                ingest_s,
+                self._with_unplaced(engine, ingest_s), costs, self._pace(engine), ingest_s
             )
         return self._timelines[engine.name]
 
     def _with_unplaced(self, engine: EngineState, ingest_s: float) -> EngineState:
         """The engine with the questions that are expected to go where their stream is ingested,
         once their frames are encoded and what is ordered there is computed."""
-        encode_s = max(self._costs.encode_s.values(), default=0.0)
-        expected = tuple(
-            replace(other.load, ready_in_s=max(ingest_s, other.frames * encode_s))
-            for other in self._state.unplaced
-            if other.engine == engine.name
-        )
-        return replace(engine, answers=engine.answers + expected) if expected else engine
+        here = [other for other in self._state.unplaced if other.engine == engine.name]
+        if not here:
+            return engine
+        frame_s = max(self._costs.encode_s.values(), default=0.0)
+        ready_s = [max(ingest_s, other.frames * frame_s) for other in here]
+        loads = [replace(o.load, ready_in_s=s) for o, s in zip(here, ready_s, strict=True)]
+        return replace(engine, answers=(*engine.answers, *loads))
 
     def _pace(self, engine: EngineState) -> Pace:
         busy, costs = self._busy[engine.name], self._costs

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from .comparison import among_usable, compare, usable_ways
 from .costs import CostModel
 from .ingestion import ingest_engine
 from .plan import Objective, Plan
-from .rebalancing import Move, RunningAnswer, best_move
+from .rebalancing import Move, RunningAnswer, best_move, may_help
 from .sdep import Sdep
 from .shares import EngineLoad, engine_load
 from .state import EngineState, PlanningState, QuestionState
@@ -30,6 +30,10 @@ class Policy(Protocol):
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         """The engine that computes the frames of ``stream`` from now on."""
+        ...
+
+    def may_move(self, running: Mapping[str, int], costs: CostModel) -> bool:
+        """Whether ``move`` is worth asking, with so many running answers on each engine."""
         ...
 
     def move(
@@ -56,10 +60,13 @@ class _Baseline:
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return _current_engine(state, stream)
 
+    def may_move(self, running: Mapping[str, int], costs: CostModel) -> bool:
+        """No: they stay where they are."""
+        return False
+
     def move(
         self, state: PlanningState, running: Sequence[RunningAnswer], costs: CostModel
     ) -> Move | None:
-        """None: they stay where they are."""
         return None
 
     def _on(
@@ -156,6 +163,9 @@ class SdepPolicy:
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return ingest_engine(state, stream, costs)
+
+    def may_move(self, running: Mapping[str, int], costs: CostModel) -> bool:
+        return may_help(running, costs)
 
     def move(
         self, state: PlanningState, running: Sequence[RunningAnswer], costs: CostModel

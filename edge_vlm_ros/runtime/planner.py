@@ -17,7 +17,7 @@ from edge_vlm_ros.planning.learning import CostLearner
 from edge_vlm_ros.planning.plan import Objective, Plan
 from edge_vlm_ros.planning.policies import Policy
 from edge_vlm_ros.planning.rates import Fractions
-from edge_vlm_ros.planning.rebalancing import Move, may_help
+from edge_vlm_ros.planning.rebalancing import Move
 from edge_vlm_ros.vision.events import FrameEncoded
 
 from .engine_slots import EngineSlots
@@ -137,11 +137,13 @@ class Planner:
 
     def move(self, usable: Collection[str]) -> Move | None:
         """The running answer that is to go on on another engine in ``usable``, if any."""
+        if len(usable) < 2:
+            return None
         counts = dict.fromkeys(usable, 0)
         for question in self.questions.values():
             if question.running_on in counts:
                 counts[question.running_on] += 1
-        if not may_help(counts, self._learner.model()):
+        if not self.policy.may_move(counts, self._learner.model()):
             return None
         running = self._reader.running(usable)
         if not running:

@@ -156,11 +156,12 @@ class StateReader:
         return loads
 
     def _unplaced(self, planned: Question | None) -> Iterator[UnplacedQuestion]:
-        missing = {name: _frames_to_encode(stream) for name, stream in self._streams.items()}
-        for question in self._questions.values():
+        others = [q for q in self._questions.values() if not q.engine and q is not planned]
+        missing = [_frames_to_encode(stream) for stream in self._streams.values() if others]
+        for question in others:
             stream, version = self._streams[question.version.stream], question.version
             epoch = stream.history.epoch(version.epoch)
-            if question is planned or question.engine or version.n <= epoch.encoded_n:
+            if version.n <= epoch.encoded_n:
                 continue
             load = AnswerLoad(
                 epoch.registered_tokens,
@@ -169,7 +170,7 @@ class StateReader:
             )
             own = version.n - epoch.encoded_n
             # Streams take turns with the encoder.
-            frames = sum(min(own, others) for others in missing.values())
+            frames = sum(min(own, frames) for frames in missing)
             yield UnplacedQuestion(stream.ingest_engine or "", load, frames)
 
     def _held(self, engine: str, stream: str, epoch: Epoch, n: int) -> Held:

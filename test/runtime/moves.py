@@ -45,6 +45,9 @@ class Mover:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._policy, name)
 
+    def may_move(self, running: Any, costs: Any) -> bool:
+        return True
+
     def move(self, state: Any, running: Sequence[RunningAnswer], costs: Any) -> Move | None:
         self.movable = [answer.answer_id for answer in running]
         for answer in running:
