@@ -43,6 +43,9 @@ _PROMPT_TOKENS = 4
 _LEAST_HISTORY = 256
 """Tokens of history to be seen, whatever it takes: what they add to a step is little beside its
 noise, and behind a real history it is much."""
+_LOAD_ANSWERS = 4
+"""Decoded at once as a load beside others. One alone reads all weights for a single row, and is
+slowed down by others that use the memory as several rows at once are not."""
 _ROUND_S = 0.2
 """How long one round of a load takes, about: nothing can be looked at in between."""
 _SHARES = (0.6, 0.25, 0.15)
@@ -131,10 +134,9 @@ class EngineBench:
         chunk = TokenSegment(self._tokens(middle.tokens, rows))
         fork = ForkTrunk(_TRUNK, _COPY, middle)
         append = AppendToTrunk(_COPY, middle.n + 1, (chunk,) * n)
-        n = _times(costs.decode.seconds(2, middle.tokens), 2, self._n_answer)
-        answers = [
-            self._answer(i, middle, self._random(), n) for i in range(self._room.answers)[:2]
-        ]
+        batch = min(_LOAD_ANSWERS, self._batches[-1])
+        n = _times(costs.decode.seconds(batch, middle.tokens), 2, self._n_answer)
+        answers = [self._answer(i, middle, self._random(), n) for i in range(batch)]
         moved = self._movable[-1]
         export = ExportRange(0, _TRUNK, (_START, moved))
         snapshot = self._talk.ask(self.name, export, RangeExported).snapshots[0]
