@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from helpers import (
@@ -14,6 +15,7 @@ from helpers import (
     engine_of,
     eventually,
     held,
+    hold_decoding,
     hold_encoder,
     settle,
     show,
@@ -25,7 +27,9 @@ from edge_vlm_ros.runtime import (
     HistoryConfig,
     PlacementConfig,
     QuestionLimits,
+    Runtime,
 )
+from edge_vlm_ros.runtime.answering import MAX_REPLANNED
 
 NO_SNAPSHOTS = PlacementConfig(snapshot_entries=0)
 QUESTION = "Describe the scene."
@@ -90,3 +94,43 @@ def test_handoffs_in_opposite_directions_do_not_wait_for_each_other(start: Start
     for answer in (first, older, younger):
         result = answer.result(PATIENCE_S)
         assert result.error == "" and result.token_ids
+
+
+class _Hesitant:
+    """A policy that finds no place for some questions; counts how often it is asked."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self.has_place = True
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def plan(self, state: Any, question: Any, costs: Any) -> Any:
+        self.asked.append(question.stream)
+        return self._policy.plan(state, question, costs) if self.has_place else None
+
+
+def test_who_waits_for_a_place_is_planned_again_when_an_answer_ends(two: Runtime) -> None:
+    """The oldest first, and no more than a few in vain: planning all would take too long."""
+    planner = two._loaded().planner
+    policy = planner.policy = _Hesitant(planner.policy)
+    with hold_decoding(two) as gate:
+        running = [two.ask("table", QUESTION, AskOptions(engine="cpu")) for _ in range(2)]
+        gate.wait_until_reached()
+        policy.has_place = False
+        waiting = [two.ask("table", QUESTION) for _ in range(5)]
+        questions = two._loaded().answering.questions
+        eventually(lambda: sum(q.waits_for_place for q in questions.values()) == 5)
+        policy.asked.clear()
+        running[0].cancel()
+        gate.open()
+        running[0].result(PATIENCE_S)
+        running[1].result(PATIENCE_S)
+    assert len(policy.asked) == 2 * MAX_REPLANNED
+    assert all(q.waits_for_place for q in questions.values())
+    policy.has_place = True
+    two.ask("table", QUESTION, AskOptions(engine="second")).result(PATIENCE_S)
+    results = [answer.result(PATIENCE_S) for answer in waiting]
+    assert not any(result.error for result in results)
