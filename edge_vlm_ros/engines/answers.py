@@ -124,12 +124,13 @@ class Answers:
         except DecodeError as error:
             self._finish(branch, FinishReason.ERROR, str(error))
             return 0
-        seconds, label = self._core.clock() - began, f"answer {branch.command.answer_id}"
-        self._core.log_step(Activity.PREFILL, seconds, n, 1, branch.n_tokens, label)
         self._advance(branch, n)
         if complete:
             branch.phase = Phase.DECODE
             self._sample(branch, n - 1)
+        # A device may still compute when the call returns: sampling waits for it.
+        seconds, label = self._core.clock() - began, f"answer {branch.command.answer_id}"
+        self._core.log_step(Activity.PREFILL, seconds, n, 1, stop - n, label)
         return n
 
     def decode_step(self) -> int:

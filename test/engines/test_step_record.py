@@ -9,6 +9,7 @@ import pytest
 from engine_helpers import Items, MakeDriver, boundary, n_tokens
 from transfer_helpers import QUESTION
 
+from edge_vlm_ros.engines.branch import Branch
 from edge_vlm_ros.engines.devices import Device
 from edge_vlm_ros.engines.protocol import ExportRange, RangeExported, TrunkId
 from edge_vlm_ros.engines.step_record import MAX_RECORDS, Activity, StepLog, StepRecord
@@ -73,3 +74,26 @@ def test_a_chunk_without_output_is_waited_for(
     driver.ingest(TABLE, story, last=2)
     steps = driver.engine.take_steps()
     assert len(waits) == len(steps) == sum(s.activity is Activity.INGEST for s in steps)
+
+
+def test_a_step_ends_when_its_token_is_there(
+    make_driver: MakeDriver, story: Items, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server still computes when the call returns: only sampling waits for it."""
+    driver = make_driver()
+    driver.ingest(TABLE, story, last=2)
+    driver.engine.take_steps()
+    seconds = [0.0]
+    real = Branch.sample
+
+    def sample(branch: Branch, context: object, row: int) -> int:
+        seconds[0] += 7.0
+        return real(branch, context, row)
+
+    monkeypatch.setattr(Branch, "sample", sample)
+    monkeypatch.setattr(driver.engine._work._core, "clock", lambda: seconds[0])
+    driver.ask(1, TABLE, boundary(story, 2), QUESTION)
+    driver.settle()
+    steps = driver.engine.take_steps()
+    assert {step.activity for step in steps} == {Activity.PREFILL, Activity.DECODE}
+    assert {step.seconds for step in steps} == {7.0}
