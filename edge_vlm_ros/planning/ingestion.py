@@ -12,9 +12,9 @@ from .state import EngineState, PlanningState, StreamState
 
 GAIN = 3.0
 """Another engine must be so many times faster for ingestion to move: it must not flap. Simulated
-under steady load, with 1.25 the slowest answers took a tenth longer than with 3 or 9."""
+under steady load, 1.25 made the slowest answers later: what moves must come back."""
 
-ALIKE = 2.0
+SLOWER = 2.0
 """A stream that begins takes an engine with fewer streams although it is so much slower: two that
 are behind on the faster one take as long, and that is free to answer the sooner."""
 
@@ -40,8 +40,8 @@ def ingest_engine(state: PlanningState, stream: str, costs: CostModel) -> str:
     if now not in times:
         return best
     if _has_hardly_begun(this):
-        alike = [name for name in times if times[name] <= ALIKE * times[best]]
-        return min(alike, key=lambda name: (streams[name], name != now, times[name]))
+        near = [name for name in times if times[name] <= SLOWER * times[best]]
+        return min(near, key=lambda name: (streams[name], name != now, times[name]))
     return best if times[now] > GAIN * times[best] else now
 
 

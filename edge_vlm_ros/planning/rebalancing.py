@@ -72,7 +72,7 @@ def best_move(
         _move(state, _longest(movable, target), target, costs, now, ends)
         for target in state.engines
         if movable
-        and (last, target.name) in state.alike
+        and (last, target.name) in state.equal
         and len(target.answers) < target.max_parallel
         and ends[target.name].answered_s < ends[last].answered_s
     ]

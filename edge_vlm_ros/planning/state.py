@@ -77,13 +77,13 @@ class UnplacedQuestion:
 @dataclass(frozen=True)
 class PlanningState:
     """Everything but the question. ``importable`` has (source, destination) engine names;
-    ``alike`` those of engines that compute the same bits: an answer may change between them."""
+    ``equal`` those of engines that compute the same bits: an answer may change between them."""
 
     engines: tuple[EngineState, ...]
     streams: tuple[StreamState, ...] = ()
     importable: frozenset[tuple[str, str]] = frozenset()
     encoders_busy: tuple[str, ...] = ()
-    alike: frozenset[tuple[str, str]] = frozenset()
+    equal: frozenset[tuple[str, str]] = frozenset()
     unplaced: tuple[UnplacedQuestion, ...] = ()
 
     def engine(self, name: str) -> EngineState:

@@ -217,10 +217,9 @@ class _Run:
             if n or prefilling:
                 if ingest_s > 0.0:
                     ingest_rate, answer_rate = share, 1.0 - share
-                step_s = 0.0
+                step_s = self._rows_s if n else 0.0
                 if n:
-                    step_s = self._steps_s[n] if batching else n * self._steps_s[1]
-                    step_s += self._rows_s
+                    step_s += self._steps_s[n] if batching else n * self._steps_s[1]
                 if prefilling:
                     chunk_s = prefilling[0].chunk_s
                     prefill_rate = answer_rate * chunk_s / (chunk_s + step_s)

@@ -215,7 +215,7 @@ def _note_outcomes(
     """Which engines compute alike; say loudly which cannot exchange KV."""
     for probe in probes:
         if probe.outcome == "equal":
-            slots[probe.destination].alike.add(probe.source)
+            slots[probe.destination].equal.add(probe.source)
         if probe.outcome == "incompatible":
             slots[probe.destination].incompatible.add(probe.source)
             _logger.warning(

@@ -52,7 +52,7 @@ class EngineSlot:
     """Bytes of KV that a token takes; 0 until asked for."""
     incompatible: set[str] = field(default_factory=set)
     """Engines whose KV this one cannot import."""
-    alike: set[str] = field(default_factory=set)
+    equal: set[str] = field(default_factory=set)
     """Engines that compute the same bits as this one."""
 
     @property
@@ -121,9 +121,9 @@ class EngineSlots:
     def can_import(self, source: str, destination: str) -> bool:
         return source not in self._slots[destination].incompatible
 
-    def are_alike(self, one: str, other: str) -> bool:
+    def are_equal(self, one: str, other: str) -> bool:
         """Whether both compute the same bits from the same tokens."""
-        return one in self._slots[other].alike
+        return one in self._slots[other].equal
 
     # ---------------------------------------------------------------- coordinator's thread
     def is_current(self, said: EngineSaid) -> bool:

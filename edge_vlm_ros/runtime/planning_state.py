@@ -69,7 +69,7 @@ class StateReader:
             streams=tuple(self._stream(stream, by_stream[stream.name], now) for stream in streams),
             unplaced=tuple(self._unplaced(planned)),
             importable=_pairs(usable, self._slots.can_import),
-            alike=_pairs(usable, self._slots.are_alike),
+            equal=_pairs(usable, self._slots.are_equal),
             encoders_busy=self._encoders if encoding else (),
         )
 

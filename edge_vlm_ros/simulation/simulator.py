@@ -104,7 +104,7 @@ class Simulation:
         slots.start_all()
         for one, other in permutations(slots, 2):
             if all(slot.config.device.startswith(_PROCESSORS) for slot in (one, other)):
-                other.alike.add(one.config.name)
+                other.equal.add(one.config.name)
         return wire(
             config,
             inbox=self._inbox,

@@ -52,7 +52,7 @@ def test_engines_that_make_tokens_no_sooner_are_not_looked_at() -> None:
 def now(*engines: EngineState, **settings: Any) -> PlanningState:
     """Engines that compute alike."""
     names = [e.name for e in engines]
-    return replace(state(*engines, **settings), alike=frozenset(permutations(names, 2)))
+    return replace(state(*engines, **settings), equal=frozenset(permutations(names, 2)))
 
 
 def answers(
@@ -176,8 +176,8 @@ FOUR = [400.0] * 4
 def test_between_engines_that_do_not_compute_alike_nothing_moves() -> None:
     here = now(engine("gpu", answers=running(*FOUR)), engine("cpu"))
     for pairs in (frozenset(), frozenset({("cpu", "gpu")})):
-        assert best_move(replace(here, alike=pairs), answers("gpu", *FOUR), TWO) is None
-    there = replace(here, alike=frozenset({("gpu", "cpu")}))
+        assert best_move(replace(here, equal=pairs), answers("gpu", *FOUR), TWO) is None
+    there = replace(here, equal=frozenset({("gpu", "cpu")}))
     assert best_move(there, answers("gpu", *FOUR), TWO) is not None
 
 
@@ -325,7 +325,7 @@ def _situations(draw: st.DrawFn) -> Situation:
         engines,
         (StreamState("cam", draw(st.sampled_from(names)), 0.5, 50, 1000),),
         importable=frozenset(pair for pair in pairs if draw(st.booleans())),
-        alike=frozenset(pair for pair in pairs if draw(st.booleans())),
+        equal=frozenset(pair for pair in pairs if draw(st.booleans())),
     )
     return here, found, CostModel({name: draw(_costs) for name in names}, {}, slowdowns)
 
@@ -339,7 +339,7 @@ def test_a_move_always_gains_and_is_possible(situation: Situation) -> None:
         return
     (answer,) = [answer for answer in found if answer.answer_id == move.answer_id]
     target, way = here.engine(move.engine), move.plan.chosen
-    assert (answer.engine, move.engine) in here.alike
+    assert (answer.engine, move.engine) in here.equal
     assert len(target.answers) < target.max_parallel
     held = answer.question.of(move.engine)
     assert held.computed >= answer.question.history_tokens or (
@@ -366,7 +366,7 @@ def _renamed(situation: Situation, names: Mapping[str, str]) -> Situation:
             engines=tuple(replace(e, name=names[e.name]) for e in reversed(here.engines)),
             streams=tuple(replace(s, ingest_engine=names[s.ingest_engine]) for s in here.streams),
             importable=pairs(here.importable),
-            alike=pairs(here.alike),
+            equal=pairs(here.equal),
         ),
         [
             replace(
