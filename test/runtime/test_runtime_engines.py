@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import pytest
 from helpers import (
     PATIENCE_S,
@@ -27,6 +29,7 @@ from edge_vlm_ros.runtime import (
     StreamConfig,
     UnknownEngineError,
 )
+from edge_vlm_ros.runtime import probe as probing
 
 
 # -------------------------------------------------------------------------------- paths
@@ -239,3 +242,20 @@ def test_a_stream_that_repeats_another_reuses_what_it_computed(start: Start) -> 
     alone = ask(runtime, "shelf")
     runtime.evict("shelf", "cpu")
     assert ask(runtime, "shelf", path="replay").token_ids == alone.token_ids
+
+
+# -------------------------------------------------------------------------------- arithmetic
+def test_engines_are_equal_only_if_they_compute_the_same_kv(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same few tokens after a move are not enough: a running answer could change on its way."""
+
+    def outcomes(runtime: Runtime) -> tuple[set[str], bool]:
+        found = {probe.outcome for probe in runtime.placement_status().probes}
+        return found, runtime._loaded().slots.are_equal("cpu", "second")
+
+    assert outcomes(start(engines=TWO)) == ({"equal"}, True)
+    # What each engine has computed is compared first, then what was moved with what came out.
+    same = cycle((False, True))
+    monkeypatch.setattr(probing, "_equal_rows", lambda one, other: next(same))
+    assert outcomes(start(engines=TWO)) == ({"close"}, False)

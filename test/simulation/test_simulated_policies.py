@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from edge_vlm_ros.simulation.profile import Profile, load_profile
 from edge_vlm_ros.simulation.report import verdict
 from edge_vlm_ros.simulation.result import SimulationResult, percentile
 from edge_vlm_ros.simulation.settings import Limits
-from edge_vlm_ros.simulation.simulator import simulate
+from edge_vlm_ros.simulation.simulator import Simulation, simulate
 from edge_vlm_ros.simulation.workload import Workload, burst, live
 
 PROFILES = Path(__file__).resolve().parents[2] / "config" / "profiles"
@@ -117,3 +118,12 @@ def test_refused_questions_are_told_with_their_reason(board: Profile) -> None:
     result = simulate(board, workload, "sdep")
     assert set(result.rejected) == {"question_too_long"}
     assert "are refused: question_too_long" in "\n".join(verdict(result, board, workload))
+
+
+@pytest.mark.parametrize(("device", "equal"), [("rpc", True), ("vulkan:0", False)])
+def test_answers_move_between_processors_only(board: Profile, device: str, equal: bool) -> None:
+    """Other devices round differently: there an answer would not equal its serial reference."""
+    cpu, gpu = board.engines
+    both = replace(board, engines=(cpu, replace(gpu, device=device)))
+    slots = Simulation(both, BUSY, "sdep", Limits())._coordinator.slots
+    assert slots.are_equal(cpu.name, gpu.name) is slots.are_equal(gpu.name, cpu.name) is equal
