@@ -59,12 +59,12 @@ def parser() -> argparse.ArgumentParser:
         help="what the answer sees: registered (the newest frame that arrived, default), published "
         "(the newest that can be answered at once), stamp:<seconds>, or version:<epoch>.<n>",
     )
-    add("--engine", default="", metavar="NAME", help="engine that decodes the answer")
+    add("--engine", default="", metavar="NAME", help="engine that answers the question")
     add(
         "--prefill-engine",
         default="",
         metavar="NAME",
-        help="engine that computes the question and hands it over to --engine",
+        help="another engine that computes the question and hands it over to --engine",
     )
     add(
         "--path",

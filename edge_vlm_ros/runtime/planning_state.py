@@ -78,7 +78,7 @@ class StateReader:
         options, version = question.options, question.version
         question.history_tokens = epoch.tokens(version.n)
         fresh = not question.token_ids  # what has begun is not handed off once more
-        asked = options.prefill_engine if options.prefill_engine in usable and fresh else ""
+        first = options.prefill_engine or options.engine
         return QuestionState(
             stream=version.stream,
             history_tokens=question.history_tokens,
@@ -86,7 +86,7 @@ class StateReader:
             expected_tokens=self._estimates[version.stream].tokens_left(question),
             held={name: self._held(name, version.stream, epoch, version.n) for name in usable},
             engine=options.engine if options.engine in usable else "",
-            prefill_engine=asked,
+            prefill_engine=first if first in usable and fresh else "",
             path="" if question.path is Path.ANY else question.path.value,
             may_hand_off=fresh,
         )

@@ -52,7 +52,7 @@ def where(result: AskQuestion.Result) -> tuple[str, str, str]:
 def test_every_path_and_engine_can_be_forced_and_gives_the_same_answer(two: World) -> None:
     placements = heard(two, PlacementStatus, "/edge_vlm/placement")
     before = wait_for(lambda: placements and placements[-1], "the placement")
-    at_home = answer(two)
+    at_home = answer(two, engine="cpu")
     assert where(at_home) == ("local", "cpu", "cpu")
     assert at_home.metrics.reused_tokens == at_home.metrics.history_tokens > 0
     results = {}

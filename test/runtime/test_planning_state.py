@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from helpers import (
     PATIENCE_S,
     all_encoded,
@@ -60,6 +61,29 @@ def test_questions_whose_frames_are_being_encoded_are_told(two: Runtime) -> None
         assert read(two).unplaced == ()
     for answer in answers:
         assert change.after.startswith(answer.result(PATIENCE_S).text)
+
+
+@pytest.mark.parametrize(
+    ("options", "usable", "told"),
+    [
+        (AskOptions(), ("cpu", "second"), ("", "")),
+        (AskOptions(engine="second"), ("cpu", "second"), ("second", "second")),
+        (AskOptions(engine="second", prefill_engine="cpu"), ("cpu", "second"), ("cpu", "second")),
+        (AskOptions(engine="second"), ("cpu",), ("", "")),
+        (AskOptions(engine="second", prefill_engine="cpu"), ("second",), ("", "second")),
+    ],
+)
+def test_an_engine_that_is_asked_for_alone_computes_the_question_too(
+    two: Runtime, options: AskOptions, usable: tuple[str, ...], told: tuple[str, str]
+) -> None:
+    with hold_decoding(two), held(engine_of(two, "second")._context, "decode_tokens"):
+        answer = two.ask("table", QUESTION, options)
+        question, coordinator = question_of(two, answer), two._loaded()
+        epoch = coordinator.streams["table"].history.epoch(question.version.epoch)
+        reader: Any = coordinator.planner._reader
+        state = two._on_loop(lambda: reader.question(question, epoch, usable))
+        assert (state.prefill_engine, state.engine) == told
+    assert not answer.result(PATIENCE_S).error
 
 
 def test_what_a_moved_answer_prefills_again_is_told(two: Runtime) -> None:

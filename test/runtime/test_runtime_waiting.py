@@ -128,6 +128,7 @@ def test_who_waits_for_a_place_is_planned_again_when_an_answer_ends(two: Runtime
         gate.open()
         running[0].result(PATIENCE_S)
         running[1].result(PATIENCE_S)
+    two.stream_status("table")  # what follows the end of the second has been done
     assert len(policy.asked) == 2 * MAX_REPLANNED
     assert all(q.waits_for_place for q in questions.values())
     policy.has_place = True
