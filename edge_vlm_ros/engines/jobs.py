@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -13,7 +14,8 @@ from .protocol import AppendToTrunk, ImportIntoTrunk, Origin, TokenSegment, Trun
 
 
 class AppendJob:
-    """One AppendToTrunk command, cut into chunks that start anew at every segment.
+    """One AppendToTrunk command, cut into chunks that start anew at every segment: as few as
+    possible, and of nearly equal size, as a last one of a row or two would read all weights too.
 
     The cut depends on the command alone, so the same history is always computed in the same
     shapes, whatever else the engine does.
@@ -67,12 +69,18 @@ def _chunks(command: AppendToTrunk, chunk_tokens: int) -> Iterator[Chunk]:
     for segment in command.segments:
         if isinstance(segment, TokenSegment):
             tokens = segment.tokens
-            for start in range(0, len(tokens), chunk_tokens):
-                yield tokens[start : start + chunk_tokens]
+            for start, stop in _cuts(len(tokens), chunk_tokens):
+                yield tokens[start:stop]
         else:
             rows = np.ascontiguousarray(segment.embeddings, np.float32)
-            for start in range(0, len(rows), chunk_tokens):
-                yield FramePart(rows[start : start + chunk_tokens], start, segment.grid)
+            for start, stop in _cuts(len(rows), chunk_tokens):
+                yield FramePart(rows[start:stop], start, segment.grid)
+
+
+def _cuts(n: int, most: int) -> Iterator[tuple[int, int]]:
+    """Where ``n`` rows are cut into parts of at most ``most``, the longer ones first."""
+    n_parts = -(-n // most)
+    return pairwise(-(-n * part // n_parts) for part in range(n_parts + 1)) if n else iter(())
 
 
 @dataclass(eq=False)

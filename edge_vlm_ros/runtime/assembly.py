@@ -25,6 +25,7 @@ from .config import ConfigError, RuntimeConfig
 from .coordinator import Coordinator
 from .engine_maker import EngineMaker, EngineSizes
 from .engine_slots import EngineSlots
+from .frame_segments import WrapperRows, wrapper_rows
 from .listener import RuntimeListener
 from .planner import Planner
 from .probe import probe_pairs
@@ -101,6 +102,7 @@ def assemble(
         cache=cache,
         prompt=prompt,
         tokenize=lambda text: model.tokenize(text, parse_special=False),
+        wrapper=wrapper_rows(prompt.frame_shape, model.path, model.n_embd_frame),
         root=_root_identity(config),
         costs=costs,
         listener=listener,
@@ -117,6 +119,7 @@ def wire(
     cache: EmbeddingCache,
     prompt: PromptTemplate,
     tokenize: Callable[[str], tuple[int, ...]],
+    wrapper: WrapperRows | None,
     root: bytes,
     costs: CostModel,
     listener: RuntimeListener,
@@ -124,7 +127,8 @@ def wire(
 ) -> Coordinator:
     """A coordinator with its streams over running engines and a vision worker.
 
-    ``root`` is the identity of the empty prefix. Raises ConfigError.
+    ``wrapper`` are the tokens around a frame; ``root`` is the identity of the empty prefix. Raises
+    ConfigError.
     """
     limits = [
         history_limits(stream.history, config.profile, prompt, config.questions)
@@ -147,6 +151,7 @@ def wire(
             trunks,
             vision,
             cache,
+            wrapper,
             clock,
         )
     planning = config.planning

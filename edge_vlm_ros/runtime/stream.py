@@ -8,13 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from edge_vlm_ros.engines.moving_average import MovingAverage
-from edge_vlm_ros.engines.protocol import (
-    EmbeddingSegment,
-    Origin,
-    Segment,
-    TokenSegment,
-    VersionComputed,
-)
+from edge_vlm_ros.engines.protocol import Origin, Segment, TokenSegment, VersionComputed
 from edge_vlm_ros.history import Epoch, FrameItem, History, HistoryFull, Version, VersionState
 from edge_vlm_ros.placement.residency import TrunkRecord
 from edge_vlm_ros.planning.rates import EventRate
@@ -25,6 +19,7 @@ from edge_vlm_ros.vision.events import EncodeRequest, FrameEncoded, FrameFailed
 
 from .config import StreamConfig
 from .engine_slots import EngineSlots
+from .frame_segments import WrapperRows, frame_segments
 from .messages import FrameArrived
 from .status import StreamStatus
 from .trunks import Trunks
@@ -63,6 +58,7 @@ class StreamState:
         trunks: Trunks,
         vision: VisionPort,
         cache: EmbeddingCache,
+        wrapper: WrapperRows | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.config = config
@@ -81,6 +77,7 @@ class StreamState:
         self._trunks = trunks
         self._vision = vision
         self._cache = cache
+        self._wrapper = wrapper
         self._rate_gate = FrameRateGate(config.max_fps)
         self._change_gate = ChangeGate(config.change_threshold)
         self.first_epoch = 0
@@ -281,8 +278,8 @@ class StreamState:
         segments: list[Segment] = []
         for item in epoch.computed(n - 1, n):
             if isinstance(item, FrameItem):
-                rows = EmbeddingSegment(self._embedded[item.frame_id].embeddings, item.grid)
-                segments += [TokenSegment(item.prefix), rows, TokenSegment(item.suffix)]
+                embeddings = self._embedded[item.frame_id].embeddings
+                segments += frame_segments(item, embeddings, self._wrapper)
             else:
                 segments.append(TokenSegment(item.tokens))
         return tuple(segments)

@@ -16,6 +16,7 @@ from edge_vlm_ros.runtime.assembly import wire
 from edge_vlm_ros.runtime.config import RuntimeConfig
 from edge_vlm_ros.runtime.coordinator import Coordinator
 from edge_vlm_ros.runtime.engine_slots import EngineSlots
+from edge_vlm_ros.runtime.frame_segments import WrapperRows
 from edge_vlm_ros.runtime.messages import Call, FrameArrived
 from edge_vlm_ros.runtime.prompt import PromptTemplate
 from edge_vlm_ros.runtime.sizing import (
@@ -93,6 +94,7 @@ class Simulation:
 
     def _wire(self, config: RuntimeConfig, cache: EmbeddingCache) -> Coordinator:
         prompt = prompt_template(self._profile.model)
+        around = prompt.frame_shape.prefix, prompt.frame_shape.suffix
         placement = config.placement
         slots = EngineSlots(
             config.engines,
@@ -113,6 +115,7 @@ class Simulation:
             cache=cache,
             prompt=prompt,
             tokenize=tokenize,
+            wrapper=WrapperRows(*(np.zeros((len(t), 1), np.float32) for t in around)),
             root=_ROOT,
             costs=self._profile.costs,
             listener=self._observer,

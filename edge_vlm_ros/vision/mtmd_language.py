@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..gguf_file import GgufError, GgufFile
+from ..token_rows import token_rows
 from .errors import EncoderError
 
-# Their graphs treat tokens and embeddings differently: tokens are scaled, or take other weights.
-_OTHER_FOR_TOKENS = ("cogvlm", "gemma-embedding", "gemma3", "gemma3n", "gemma4")
 _LOAD_MODE_NONE = 0
 
 
@@ -43,24 +42,15 @@ class LanguageModel:
         """Values of a row of a frame: more than a token has in models with deepstack."""
 
     def token_rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """float32 [len(tokens), n_embd_frame]: what the layers get for these tokens. Behind the
-        first ``n_embd`` values, where an image has what is added after further layers (deepstack),
-        a token has zeros.
+        """float32 [len(tokens), n_embd_frame]: what the layers get for these tokens.
 
         Raises EncoderError when an embedding would not be computed like its token, or is not in
         the file.
         """
-        if tokens and self.architecture in _OTHER_FOR_TOKENS:
-            raise EncoderError(
-                f"model {self.path.name} cannot be used: {self.architecture} computes tokens "
-                "otherwise than embeddings, so the tokens around its images cannot be part of a "
-                "frame"
-            )
         try:
-            rows = self._file.rows("token_embd.weight", tokens)
+            return token_rows(self._file, tokens, self.n_embd_frame)
         except GgufError as error:
             raise EncoderError(str(error)) from error
-        return np.pad(rows, ((0, 0), (0, self.n_embd_frame - self.n_embd)))
 
     def name_of(self, token: int) -> str:
         """A token's text, special tokens included."""

@@ -91,10 +91,10 @@ def test_chunks_start_anew_at_every_segment() -> None:
         chunk = job.next_chunk()
         chunks.append(chunk)
         job.finish_chunk(0.5)
-    assert [len(c) for c in chunks] == [3, 2, 3, 3, 1, 1]
+    assert [len(c) for c in chunks] == [3, 2, 3, 2, 2, 1]
     assert [c for c in chunks if isinstance(c, tuple)] == [(1, 2, 3), (4, 5), (6,)]
     parts = [c for c in chunks if isinstance(c, FramePart)]
-    assert [part.first for part in parts] == [0, 3, 6]
+    assert [part.first for part in parts] == [0, 3, 5]
     arrays = [part.embeddings for part in parts]
     assert all(a.dtype == np.float32 and a.flags.c_contiguous for a in arrays)
     np.testing.assert_array_equal(np.concatenate(arrays), rows)

@@ -26,8 +26,8 @@ def test_one_question_on_one_engine() -> None:
     result = simulate(machine("cpu"), one_question(), "single:cpu")
     opening = 0.25 + 2 / 16  # while the frame is being encoded
     encoded = 1.0
-    # A chunk each for what stands before the frame, its embeddings and what stands behind it.
-    published = encoded + (0.25 + 1 / 16) + (0.25 + 4 / 16) + (0.25 + 1 / 16)
+    # One step for the frame's embeddings and the tokens around them.
+    published = encoded + 0.25 + (1 + 4 + 1) / 16
     first = published + 0.25 + 8 / 16
     (answer,) = result.answers
     assert result.ingestion_lag_s == (published,)
@@ -56,9 +56,9 @@ def test_serially_nothing_overlaps() -> None:
     assert len(frames) == 3
     for before, after in zip(steps[1:], steps[2:], strict=False):  # the opening is prepared ahead
         assert before.started + before.seconds <= after.started
-    ingest_s = 1.125
-    # Overlapped, the encoder is two frames ahead: only the first encoding is waited for.
-    assert open_.ingestion_lag_s[-1] == 1.0 + 3 * ingest_s
+    ingest_s = 0.625
+    # Overlapped, a frame is computed while the next one is encoded, which takes longer.
+    assert open_.ingestion_lag_s[-1] == 3 * 1.0 + ingest_s
     assert serial.ingestion_lag_s[-1] == 3 * (1.0 + ingest_s)
     # The question has come with the frames: its wait for them counts.
     assert serial.answers[0].ttft_s == 3 * (1.0 + ingest_s) + 0.75
@@ -69,9 +69,9 @@ def test_work_is_slowed_by_what_others_do() -> None:
     workload = Workload(("table",), (Frame(0.0, "table"), Frame(0.0, "table")), 0.0)
     plain = simulate(machine("cpu", encode_s=4.0), workload, "single:cpu")
     slowed = simulate(machine("cpu", encode_s=4.0, slowdowns=slow), workload, "single:cpu")
-    assert plain.ingestion_lag_s == (4.0 + 1.125, 8.0 + 1.125)
+    assert plain.ingestion_lag_s == (4.0 + 0.625, 8.0 + 0.625)
     # The first frame is computed beside the encoding of the second, the second beside nothing.
-    assert slowed.ingestion_lag_s == (4.0 + 2 * 1.125, 8.0 + 1.125)
+    assert slowed.ingestion_lag_s == (4.0 + 2 * 0.625, 8.0 + 0.625)
 
 
 def test_what_has_ended_slows_nobody() -> None:
