@@ -137,9 +137,16 @@ class Trunks:
     def _is_awaited(self, trunk: Trunk) -> bool:
         return trunk.jobs[0].first_n <= self._awaited.get(trunk.trunk_id, 0)
 
-    def compute_step(self, *, awaited: bool) -> int:
-        """Compute one chunk of a trunk, or publish what is complete; returns rows computed."""
-        trunk = self._next(AppendJob, awaited)
+    def ingest_step(self) -> int:
+        """Compute one chunk that no question waits for, or publish what is complete; returns rows
+        computed."""
+        return self._compute(self._next(AppendJob, awaited=False))
+
+    def prefill_step(self) -> int:
+        """The same for what questions wait for."""
+        return self._compute(self._next(AppendJob, awaited=True))
+
+    def _compute(self, trunk: Trunk | None) -> int:
         assert trunk is not None
         job = trunk.jobs[0]
         assert isinstance(job, AppendJob)

@@ -34,6 +34,7 @@ class EngineWork:
         self.trunks = Trunks(core)
         self.answers = Answers(core, self.trunks)
         self._exports = Exports(core, self.trunks)
+        self._prefills: deque[Answers | Trunks] = deque((self.answers, self.trunks))
         self._transfers: deque[Answers | Trunks | Exports] = deque(
             (self.answers, self.trunks, self._exports)
         )
@@ -120,29 +121,34 @@ class EngineWork:
         if kind is not StepKind.DECODE:
             self.answers.tell_all()
         self.doing = kind
-        # Whose turn it is and what is done are two things where a question waits for frames.
-        of_history = kind is StepKind.PREFILL and self.trunks.can_prefill
         start = self._core.clock()
-        n = self._carry_out_step(kind)
+        done, n = self._carry_out_step(kind)
         seconds = self._core.clock() - start
         self.doing = None
         self._scheduler.account(kind, seconds)
-        self._core.meter.count(StepKind.INGEST if of_history else kind, n, seconds)
+        self._core.meter.count(done, n, seconds)
 
-    def _carry_out_step(self, kind: StepKind) -> int:
-        """Returns rows computed."""
+    def _carry_out_step(self, kind: StepKind) -> tuple[StepKind, int]:
+        """Returns what was done and rows computed. Whose turn it is and what is done are two things
+        where a question waits for frames."""
         match kind:
             case StepKind.INGEST:
-                return self.trunks.compute_step(awaited=False)
+                return kind, self.trunks.ingest_step()
             case StepKind.PREFILL:
-                if self.trunks.can_prefill:
-                    return self.trunks.compute_step(awaited=True)
-                return self.answers.prefill_step()
+                return self._prefill_step()
             case StepKind.DECODE:
-                return self.answers.decode_step()
+                return kind, self.answers.decode_step()
             case StepKind.TRANSFER:
                 self._transfer_step()
-        return 0
+        return kind, 0
+
+    def _prefill_step(self) -> tuple[StepKind, int]:
+        """One chunk; questions and the frames that others wait for take turns."""
+        part = next(part for part in self._prefills if part.can_prefill)
+        self._prefills.remove(part)
+        self._prefills.append(part)
+        kind = StepKind.INGEST if part is self.trunks else StepKind.PREFILL
+        return kind, part.prefill_step()
 
     @property
     def _can_transfer(self) -> bool:

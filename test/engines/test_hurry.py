@@ -45,6 +45,31 @@ def test_what_is_waited_for_alternates_with_decoding(make_driver: MakeDriver, st
     assert after.count(Activity.INGEST.value) <= 1 + len(after) // 4
 
 
+def test_a_question_does_not_wait_for_all_frames_of_others(
+    make_driver: MakeDriver, story: Items
+) -> None:
+    """They take turns, chunk by chunk, whichever came first."""
+    driver = make_driver(chunk_tokens=8)
+    driver.ingest(TABLE, story)
+    entered, go_on = hold(driver, "decode_tokens", lambda *_: True)
+    driver.append(SHELF, story)
+    driver.submit(HurryTrunk(SHELF, len(story)))
+    assert entered.wait(60)  # its opening
+    driver.engine.take_steps()
+    start = boundary(story, len(story))
+    question = driver.question(1, TABLE, start, QUESTION)
+    driver.submit(question)
+    go_on.set()
+    driver.finished(1)
+    driver.until_version(SHELF, len(story))
+    driver.settle()
+    kinds = [s.activity for s in driver.engine.take_steps() if s.activity is not Activity.DECODE]
+    chunks = -(-len(question.prompt) // 8)
+    assert chunks > 1
+    turns = [Activity.INGEST, *[Activity.PREFILL, Activity.INGEST] * chunks]
+    assert kinds[: len(turns)] == turns
+
+
 def test_frames_that_nobody_waits_for_keep_to_their_share(
     make_driver: MakeDriver, story: Items
 ) -> None:
