@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from edge_vlm_ros.demo.questions import Question
 from edge_vlm_ros.demo.stream import TableStream
+from edge_vlm_ros.engines.protocol import Origin
 from edge_vlm_ros.model_profile import ModelProfile
 from edge_vlm_ros.runtime import (
     Answer,
@@ -174,26 +175,45 @@ def eventually(condition: Callable[[], Any], what: str = "") -> None:
 
 
 def settle(runtime: Runtime) -> None:
-    """Wait until all frames are published and all questions answered."""
+    """Wait until all frames are published, all questions answered, and what engines have time for
+    is computed ahead."""
 
     def is_settled() -> bool:
         streams = [runtime.stream_status(name) for name in runtime.stream_names]
-        return runtime.question_status().pending == 0 and all(
-            s.pending_frames == 0 and s.published == s.registered for s in streams
+        trunks = runtime._loaded().trunks.table
+        return (
+            runtime.question_status().pending == 0
+            and all(s.pending_frames == 0 and s.published == s.registered for s in streams)
+            and runtime._on_loop(lambda: all(record.settled for record in trunks))
         )
 
     eventually(is_settled, "every frame published, every question answered")
 
 
+def known_cells(runtime: Runtime, engine: str = "cpu") -> range:
+    """How many cells an engine's histories take, and what it has computed ahead of them. A fork
+    shares its cells while the trunk is there that it was forked from."""
+    coordinator = runtime._loaded()
+    streams = coordinator.streams.values()
+    of_use = {
+        (s.name, e.number) for s in streams for e in (s.history.current, s.history.successor) if e
+    }
+    records = list(coordinator.trunks.table.on_engine(engine))
+    assert {(record.trunk.stream, record.trunk.epoch) for record in records} <= of_use
+    tokens = sum(record.computed.tokens for record in records)
+    forked = sum(r.tokens_by_origin(0, r.computed.n)[Origin.FORKED] for r in records)
+    return range(tokens - forked, tokens + 1)
+
+
 def assert_released(runtime: Runtime) -> None:
     """Settle, then only what the current histories need is held: cells, sequences, pins."""
     settle(runtime)
-    engine, streams = engine_of(runtime), runtime._loaded().streams.values()
-    tokens = sum(stream.history.current.registered_tokens for stream in streams)
-    eventually(lambda: engine.status().cells_used == tokens, f"{tokens} cells are used")
+    engine, coordinator = engine_of(runtime), runtime._loaded()
+    streams, cells = coordinator.streams.values(), known_cells(runtime)
+    eventually(lambda: engine.status().cells_used in cells, f"{cells} cells are used")
     status = engine.status()
     assert (status.cells_reserved, status.running_answers, status.waiting_answers) == (0, 0, 0)
-    assert status.trunks == len(streams)
+    assert status.trunks == len(list(coordinator.trunks.table.on_engine("cpu")))
     limit = runtime.config.questions.max_pending
     n_sequences = 2 * len(streams) + 2 * limit
     assert len(engine._sequences.free) == n_sequences - status.trunks
@@ -201,9 +221,10 @@ def assert_released(runtime: Runtime) -> None:
     for stream in streams:
         history = stream.history
         assert [epoch.number for epoch in history.epochs] == [history.current.number]
-        records = runtime._loaded().trunks.table.of_stream(stream.name)
-        assert [record.trunk.epoch for record in records] == [history.current.number]
-        assert records[0].settled and not records[0].reserved
+        table, current = coordinator.trunks.table, history.current
+        record = table.get("cpu", stream.name, current.number)
+        assert record is not None and record.computed.tokens == current.registered_tokens
+        assert all(r.settled and not r.reserved for r in table.of_stream(stream.name))
         shown = {frame.frame_id for frame in history.current.frames(len(history.current))}
         assert set(stream._embedded) == shown and not stream._pending
         pinned |= {embedded.key for embedded in stream._embedded.values()}

@@ -12,9 +12,10 @@ from .bindings import (
 )
 from .epoch import Epoch
 from .grid import Grid, embedding_positions
-from .history import FrameShape, History, HistoryFull, HistoryLimits
+from .history import FrameShape, History, HistoryFull
 from .identity import extend_identity, root_identity
 from .items import FrameItem, Item, TextItem, TextRole
+from .limits import HistoryLimits
 from .version import Version, VersionState
 
 __all__ = [

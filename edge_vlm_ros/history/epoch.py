@@ -55,6 +55,10 @@ class Epoch:
             return VersionState.PUBLISHED
         return VersionState.ENCODED if n <= self.encoded_n else VersionState.REGISTERED
 
+    def begin(self) -> None:
+        """It is the current one from now on, and what it has is what it began with."""
+        self._base_n = len(self._items)
+
     def append(self, item: Item) -> int:
         """Append ``item`` and return the number of the version it completes."""
         self._items.append(item)

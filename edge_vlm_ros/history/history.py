@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
 
 from .bindings import Binding, BindingError, NewestPublished, NewestRegistered, Stamp
 from .epoch import Epoch
 from .grid import Grid
 from .items import FrameItem, Item, TextItem, TextRole
+from .limits import HistoryLimits
+from .successor import Successor, kept_items
 from .version import Version, VersionState
-
-FullPolicy = Literal["drop_oldest", "reject"]
 
 VOID_FRAMES_PER_FRAME = 4
 """Void frames an epoch may hold for each frame its limits allow."""
@@ -20,33 +20,6 @@ VOID_FRAMES_PER_FRAME = 4
 
 class HistoryFull(RuntimeError):
     """An item does not fit into the history and the policy does not make room for it."""
-
-
-@dataclass(frozen=True)
-class HistoryLimits:
-    """Bounds of a history and what happens when they are reached.
-
-    With ``drop_oldest`` a new epoch starts with the newest ``keep_frames`` frames, the turns
-    committed after them and as many older turns as make ``max_turns``; all of it is computed
-    again. Raises ValueError for values that contradict each other.
-    """
-
-    max_tokens: int
-    max_frames: int
-    keep_frames: int
-    max_turns: int
-    policy: FullPolicy = "drop_oldest"
-
-    def __post_init__(self) -> None:
-        if self.max_tokens < 1 or self.max_frames < 1 or self.max_turns < 0:
-            raise ValueError("max_tokens and max_frames must be at least 1, max_turns at least 0")
-        if not 0 <= self.keep_frames < self.max_frames:
-            raise ValueError(
-                f"keep_frames ({self.keep_frames}) must be at least 0 and below max_frames "
-                f"({self.max_frames}): dropping must make room for a new frame"
-            )
-        if self.policy not in ("drop_oldest", "reject"):
-            raise ValueError(f"unknown policy {self.policy!r}: use drop_oldest or reject")
 
 
 @dataclass(frozen=True)
@@ -85,8 +58,10 @@ class History:
         self._readers: Counter[Version] = Counter()
         self._wanted: Counter[Version] = Counter()
         self._oldest_bindable = 0
+        self._next_epoch = 0
         self._epochs: dict[int, Epoch] = {}
-        self._current = self._start_epoch(0, [])
+        self._successor = Successor(limits, self._make_epoch)
+        self._current = self._start_epoch([])
 
     # ---------------------------------------------------------------- reading
     @property
@@ -97,6 +72,12 @@ class History:
     def epochs(self) -> tuple[Epoch, ...]:
         """All epochs still in use, oldest first; the last is the current one."""
         return tuple(self._epochs.values())
+
+    @property
+    def successor(self) -> Epoch | None:
+        """What the next epoch will begin with, as far as that is known: engines may compute it
+        ahead. Nothing can be bound to it before it is the current one."""
+        return self._successor.epoch
 
     @property
     def frame_tokens(self) -> int:
@@ -181,15 +162,16 @@ class History:
         self._settle(frame_id, None)
 
     def publish(self, version: Version) -> None:
-        """An engine holds finished KV for ``version``. Unknown epochs are ignored: the history
-        may have let go of one while an engine was still computing."""
-        epoch = self._epochs.get(version.epoch)
-        if epoch is not None:
-            epoch.publish(version.n)
+        """An engine holds finished KV for ``version``, which may be of the successor. Unknown
+        epochs are ignored: the history may have let go of one while an engine was still
+        computing."""
+        for epoch in self._all_epochs():
+            if epoch.number == version.epoch:
+                epoch.publish(version.n)
 
     def reset(self) -> Version:
         """Forget everything in a new epoch. Only questions bound before keep what they see."""
-        self._current = self._start_epoch(self._current.number + 1, [])
+        self._current = self._start_epoch([])
         self._oldest_bindable = self._current.number
         return self.newest(VersionState.REGISTERED)
 
@@ -226,7 +208,8 @@ class History:
         """Remove and return the epochs that nobody needs any more.
 
         After a rebuild the newest epoch that was published stays until the new one has caught up,
-        so that a question for the newest published version always finds one.
+        so that a question for the newest published version always finds one. A successor that was
+        given up is among what is returned.
         """
         needed = {version.epoch for version in self._readers} | {self._current.number}
         fallback = self._fallback_epoch()
@@ -237,7 +220,7 @@ class History:
             del self._epochs[epoch.number]
         live = self.live_frames()
         self._contents = {k: v for k, v in self._contents.items() if k in live}
-        return retired
+        return retired + self._successor.pop_given_up()
 
     def live_frames(self) -> set[int]:
         """Ids of all frames in epochs that are still in use."""
@@ -318,7 +301,8 @@ class History:
         if not self._fits(self._current, item):
             self._make_room(item)
         self._current.append(item)
-        self._current.advance(self._contents)
+        self._successor.follow(self._current)
+        self._advance()
         return self.newest(VersionState.REGISTERED)
 
     def _settle(self, frame_id: int, content: bytes | None) -> None:
@@ -327,9 +311,18 @@ class History:
         if frame_id in self._contents:
             raise ValueError(f"frame {frame_id} of stream {self.stream!r} is settled already")
         self._contents[frame_id] = content
-        for epoch in self._epochs.values():
-            if content is None:
+        if content is None:
+            for epoch in self._all_epochs():
                 epoch.mark_void(frame_id)
+        self._advance()
+
+    def _all_epochs(self) -> list[Epoch]:
+        """With the successor."""
+        successor = self._successor.epoch
+        return [*self._epochs.values(), *([] if successor is None else [successor])]
+
+    def _advance(self) -> None:
+        for epoch in self._all_epochs():
             epoch.advance(self._contents)
 
     def _fits(self, epoch: Epoch, item: Item) -> bool:
@@ -359,38 +352,32 @@ class History:
                 f"an item of {item.n_tokens} tokens never fits into a history of "
                 f"{limits.max_tokens} tokens (stream {self.stream!r}): raise max_tokens"
             )
-        kept = self._kept_items()
+        frames = self._current.frames(len(self._current))
+        newest = frames[max(0, len(frames) - limits.keep_frames) :]
+        kept = kept_items(self._current, newest, limits.max_turns)
         budget = limits.max_tokens - self._open.n_tokens - item.n_tokens
         while sum(i.n_tokens for i in kept) > budget:
             # Old turns go before frames: what is asked about is what was seen.
             turns = [i for i in kept if isinstance(i, TextItem)]
             kept.remove(turns[0] if turns else kept[0])
-        self._current = self._start_epoch(self._current.number + 1, kept)
+        self._current = self._successor.take(kept) or self._make_epoch(kept)
+        self._epochs[self._current.number] = self._current
 
     def _leave_void_frames_behind(self) -> None:
         """Void frames cost no tokens; only a new epoch bounds their number."""
         epoch = self._current
         frames = set(epoch.frames(len(epoch)))
         kept = [i for i in epoch.items[1:] if isinstance(i, TextItem) or i in frames]
-        self._current = self._start_epoch(epoch.number + 1, kept)
+        self._current = self._start_epoch(kept)
 
-    def _kept_items(self) -> list[Item]:
-        epoch, limits = self._current, self.limits
-        frames = epoch.frames(len(epoch))
-        kept_frames = set(frames[max(0, len(frames) - limits.keep_frames) :])
-        rest: list[Item] = []
-        turns = 0
-        for item in reversed(epoch.items):
-            if isinstance(item, FrameItem):
-                if item in kept_frames:
-                    rest.append(item)
-            elif item.role is TextRole.TURN and turns < limits.max_turns:
-                turns += 1
-                rest.append(item)
-        return rest[::-1]
+    def _start_epoch(self, kept: Iterable[Item]) -> Epoch:
+        self._successor.give_up()
+        epoch = self._make_epoch(kept)
+        self._epochs[epoch.number] = epoch
+        return epoch
 
-    def _start_epoch(self, number: int, kept: list[Item]) -> Epoch:
-        epoch = Epoch(number, self._root, (self._open, *kept))
+    def _make_epoch(self, kept: Iterable[Item]) -> Epoch:
+        epoch = Epoch(self._next_epoch, self._root, (self._open, *kept))
+        self._next_epoch += 1
         epoch.advance(self._contents)
-        self._epochs[number] = epoch
         return epoch

@@ -61,6 +61,12 @@ class CellBudget:
             waiting.discard(question)
         return True
 
+    def has_spare(self, record: TrunkRecord, tokens: int) -> bool:
+        """Whether a trunk may grow to ``tokens`` without anybody making or waiting for room."""
+        engine = record.engine
+        free = self._capacity(engine) - self._table.cells(engine)
+        return not self._waiting.get(engine) and tokens - record.cells <= free
+
     def leave(self, question: int, engine: str | None) -> None:
         """The question waits no more for room on ``engine``; None: anywhere."""
         for name, waiting in self._waiting.items():

@@ -387,6 +387,9 @@ class Answering:
         self._planner.question_ended(question, event.reason)
         self._ended(question, event)
         stream.ingest()
+        if self._planner.is_idle(question.engine):  # it has time to compute ahead for any stream
+            for other in self._streams.values():
+                other.ingest()
         self._place_waiting()
 
     def _running(self, engine: str, answer_id: int) -> Question | None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from edge_vlm_ros.engines.config import EngineConfig
+from edge_vlm_ros.history.limits import FullPolicy
 from edge_vlm_ros.model_profile import ModelProfile
 from edge_vlm_ros.planning.costs import ENCODER
 from edge_vlm_ros.planning.plan import Objective
 
 PendingPolicy = Literal["latest", "reject"]
-FullPolicy = Literal["drop_oldest", "reject"]
 CommitOrder = Literal["arrival", "completion"]
 
 

@@ -95,6 +95,7 @@ class Coordinator:
         planner.stepped = self.tracing.stepped
         for state in self.streams.values():
             state.choose_engine = planner.ingest_engine
+            state.is_idle = planner.is_idle
             state.on_registered = lambda frame: self._tell(listener.frame_registered, frame)
 
     # ---------------------------------------------------------------- loop
@@ -347,10 +348,8 @@ class Coordinator:
         result = question.result(event, question.context, metrics)
         self.tracing.ended(question, event)
         self.committing.ended(question, result)
-        if not self.answering.questions:
-            waiting, self._on_idle = self._on_idle, []
-            for done in waiting:
-                done()
+        while self._on_idle and not self.answering.questions:
+            self._on_idle.pop(0)()
 
     def _deliver(self, question: Question, result: AnswerResult) -> None:
         self._tell(self._listener.answer_finished, question.answer, result)

@@ -176,6 +176,11 @@ class Planner:
         state = self._reader.state(usable, self._clock())
         return self.policy.ingest_engine(state, stream, self._learner.model())
 
+    def is_idle(self, engine: str) -> bool:
+        """Whether no question is on an engine, or on its way to it."""
+        questions = self.questions.values()
+        return not any(engine in (q.engine, q.prefill_engine, q.moving_to) for q in questions)
+
     # ---------------------------------------------------------------- what happens
     def frame_encoded(self, event: FrameEncoded) -> None:
         if not event.cache_hit:

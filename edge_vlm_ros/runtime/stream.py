@@ -70,6 +70,8 @@ class StreamState:
         """Whether that was said from outside; otherwise ``choose_engine`` may change it."""
         self.choose_engine: Callable[[str], str] = lambda name: self.preferred_engine
         """Called with the stream's name when there is something new to ingest."""
+        self.is_idle: Callable[[str], bool] = lambda engine: True
+        """Whether an engine has no question; asked before anything is computed ahead."""
         self.on_registered: Callable[[FrameArrived], None] = lambda frame: None
         """Called with every frame that got its place in the history."""
         self.frame_rate = EventRate()
@@ -204,19 +206,22 @@ class StreamState:
         return next((slot.config.name for slot in self._slots.ready), None)
 
     def grows(self, record: TrunkRecord) -> bool:
-        """Whether a trunk of this stream is the one that new frames are appended to."""
-        return record.engine == self.ingest_engine
+        """Whether a trunk of this stream is one that new frames are appended to, for questions."""
+        successor = self.history.successor
+        is_ahead = successor is not None and record.trunk.epoch == successor.number
+        return record.engine == self.ingest_engine and not is_ahead
 
     def ingest(self) -> None:
         """Have the engine compute what is encoded, and let go of what nobody needs.
 
         Epochs are computed one after the other, oldest first, so that at most two trunks of a
-        stream take cells of the engine at a time.
+        stream take cells of the engine at a time. When there is nothing else to compute for the
+        stream, and only one epoch in use, the next one is computed ahead.
         """
         if not self.pinned and self._has_news():
             self.preferred_engine = self.choose_engine(self.name)
         engine = self.ingest_engine
-        behind = engine is None
+        behind = is_busy = engine is None
         for epoch in self.history.epochs:
             if not self.history.wants_kv(epoch):
                 self._trunks.forget_epoch(self.name, epoch.number)
@@ -226,8 +231,23 @@ class StreamState:
             if behind or engine is None or not self.history.has_waiting(epoch):
                 continue
             target = min(epoch.encoded_n, needed)
-            behind = self._trunks.ingest(self, epoch, target, engine) < needed
+            computed = self._trunks.ingest(self, epoch, target, engine)
+            behind, is_busy = computed < needed, computed < target
         self._release_retired()
+        if engine is not None and not is_busy and len(self.history.epochs) == 1:
+            self._prepare_successor(engine)
+
+    def _prepare_successor(self, ingest_engine: str) -> None:
+        """Have an idle engine compute one more item: the one that ingests the stream, or else one
+        that computes the same."""
+        successor = self.history.successor
+        if successor is None:
+            return
+        ready = [slot.config.name for slot in self._slots.ready]
+        equal = [name for name in ready if self._slots.are_equal(ingest_engine, name)]
+        idle = [name for name in (ingest_engine, *equal) if self.is_idle(name)]
+        if idle:
+            self._trunks.prepare(self, successor, idle[0])
 
     def _has_news(self) -> bool:
         """Whether something is encoded that the ingest engine was not told to compute."""
@@ -253,13 +273,13 @@ class StreamState:
         if event.origin is Origin.COMPUTED:
             self._ingest_ms.add(1000.0 * event.seconds)
         number = record.trunk.epoch
+        version = Version(self.name, number, event.n)
         epoch = next((e for e in self.history.epochs if e.number == number), None)
+        before = 0 if epoch is None else epoch.published_n
+        self.history.publish(version)
         if epoch is None:
             return None
-        version = Version(self.name, number, event.n)
-        before = epoch.published_n
-        self.history.publish(version)
-        for item in epoch.items[before : event.n]:
+        for item in epoch.items[: event.n]:  # some may have been computed ahead
             if isinstance(item, FrameItem):
                 self._pending.discard(item.frame_id)
         return version if event.n > before else None

@@ -142,6 +142,17 @@ class Trunks:
             self._extend(record, source, epoch, target, Path.ANY)
         return record.computed.n
 
+    def prepare(self, source: TrunkSource, epoch: Epoch, engine: str) -> None:
+        """Have ``engine`` compute the next version of an epoch that is not in use yet, if it has
+        computed the one before and there is room to spare."""
+        if (engine, source.name, epoch.number) in self._evicted:
+            return
+        record = self._record(source, epoch, engine)
+        n = record.submitted.n + 1
+        if record.settled and n <= epoch.encoded_n:
+            if self._budget.has_spare(record, epoch.tokens(n)):
+                self._extend(record, source, epoch, n, Path.ANY)
+
     def forget_epoch(self, stream: str, epoch: int) -> None:
         """Nobody needs KV of this epoch: drop what no question needs any more."""
         self._evicted = {e for e in self._evicted if e[1:] != (stream, epoch)}
@@ -151,11 +162,8 @@ class Trunks:
 
     def evict(self, stream: str, engine: str) -> int:
         """Drop the trunks of a stream on an engine that no question needs; returns how many."""
-        records = [
-            record
-            for record in self.table.of_stream(stream)
-            if record.engine == engine and not record.reserved
-        ]
+        there = [record for record in self.table.of_stream(stream) if record.engine == engine]
+        records = [record for record in there if not record.reserved]
         for record in records:
             self._evict(record)
         return len(records)
@@ -372,17 +380,10 @@ class Trunks:
 
     def _evict(self, record: TrunkRecord) -> None:
         """Drop a trunk; what only this engine holds goes to host memory first, if it may."""
-        others = [
-            other.computed.n
-            for other in self.table.of_epoch(record.trunk.stream, record.trunk.epoch)
-            if other is not record
-        ]
+        alike = self.table.of_epoch(record.trunk.stream, record.trunk.epoch)
+        others = max((other.computed.n for other in alike if other is not record), default=0)
         ends = record.boundaries(0)
-        if (
-            self.snapshots.max_bytes
-            and len(ends) > 1
-            and record.computed.n > max(others, default=0)
-        ):
+        if self.snapshots.max_bytes and len(ends) > 1 and record.computed.n > others:
             self._exports.request(record, ends, None)
         self.counts.evicted_trunks += 1
         self._evicted.add((record.engine, record.trunk.stream, record.trunk.epoch))

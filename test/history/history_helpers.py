@@ -15,7 +15,7 @@ from edge_vlm_ros.history import (
     VersionState,
     root_identity,
 )
-from edge_vlm_ros.history.history import FullPolicy
+from edge_vlm_ros.history.limits import FullPolicy
 
 ROOT = root_identity(b"model", b"template")
 OPEN_TOKENS = (90, 91)

@@ -64,6 +64,10 @@ class StreamModel:
 
     history: History
     epochs: list[EpochModel] = field(default_factory=lambda: [EpochModel([OPEN], 1)])
+    numbers: list[int] = field(default_factory=lambda: [0])  # of the epochs: those of successors
+    # that were given up are left out
+    successor: Epoch | None = None
+    successor_published_n: int = 0
     contents: dict[int, bytes | None] = field(default_factory=dict)  # settled; None: void
     n_frames: int = 0
     first_after_reset: int = 0
@@ -73,6 +77,26 @@ class StreamModel:
     @property
     def current(self) -> EpochModel:
         return self.epochs[-1]
+
+    def note(self) -> None:
+        """After anything that may have begun an epoch: learn its number. A successor brings along
+        what was published of it."""
+        n_new = len(self.epochs) - len(self.numbers)
+        if n_new:
+            begun = [epoch.number for epoch in self.history.epochs[-n_new:]]
+            assert [self.numbers[-1], *begun] == sorted({self.numbers[-1], *begun})
+            self.numbers += begun
+            if self.history.current is self.successor:
+                self.current.published_n = self.successor_published_n
+        if self.history.successor is not self.successor:
+            self.successor, self.successor_published_n = self.history.successor, 0
+
+    def version(self, epoch: int, n: int) -> Version:
+        return Version(self.history.stream, self.numbers[epoch], n)
+
+    @property
+    def newest(self) -> Version:
+        return self.version(-1, len(self.current.items))
 
     def is_void(self, item: Item) -> bool:
         return isinstance(item, FrameItem) and self.contents.get(item.frame_id, b"") is None
@@ -162,10 +186,11 @@ class StreamModel:
                 if item.stamp_ns <= binding.stamp_ns:
                     return number, n
             return None
-        if binding.epoch not in self.live or binding.epoch < self.first_after_reset:
+        epoch = self.numbers.index(binding.epoch) if binding.epoch in self.numbers else -1
+        if epoch not in self.live or epoch < self.first_after_reset:
             return None
-        exists = 0 <= binding.n <= len(self.epochs[binding.epoch].items)
-        return (binding.epoch, binding.n) if exists else None
+        exists = 0 <= binding.n <= len(self.epochs[epoch].items)
+        return (epoch, binding.n) if exists else None
 
     def live_frames(self) -> set[int]:
         return {
@@ -229,7 +254,8 @@ class Histories(RuleBasedStateMachine):
         if model.append(item):
             registered, version = model.history.register_frame(stamp_ns)
             assert registered == item
-            assert version == Version(stream, len(model.epochs) - 1, len(model.current.items))
+            model.note()
+            assert version == model.newest
             model.n_frames += 1
         else:
             with pytest.raises(HistoryFull):
@@ -240,7 +266,8 @@ class Histories(RuleBasedStateMachine):
         model = self.models[stream]
         if model.append(turn(*tokens, text="said")):
             version = model.history.append_turn(tuple(tokens), "said")
-            assert version == Version(stream, len(model.epochs) - 1, len(model.current.items))
+            model.note()
+            assert version == model.newest
         else:
             with pytest.raises(HistoryFull):
                 model.history.append_turn(tuple(tokens), "said")
@@ -289,9 +316,19 @@ class Histories(RuleBasedStateMachine):
         number = data.draw(st.integers(max(0, len(model.epochs) - 3), len(model.epochs) - 1))
         epoch = model.epochs[number]
         n = data.draw(st.integers(0, model.encoded_n(epoch)))
-        model.history.publish(Version(stream, number, n))
+        model.history.publish(model.version(number, n))
         if number in model.live:
             epoch.published_n = max(epoch.published_n, n)
+
+    @precondition(lambda self: any(model.successor for model in self.models.values()))
+    @rule(data=st.data())
+    def publish_ahead(self, data: st.DataObject) -> None:
+        model = data.draw(st.sampled_from([m for m in self.models.values() if m.successor]))
+        successor = model.successor
+        assert successor is not None
+        n = data.draw(st.integers(0, successor.encoded_n))
+        model.history.publish(Version(model.history.stream, successor.number, n))
+        model.successor_published_n = max(model.successor_published_n, n)
 
     @rule(stream=streams, content=st.sampled_from([b"a", b"b"]))
     def finish_everything(self, stream: str, content: bytes) -> None:
@@ -299,9 +336,8 @@ class Histories(RuleBasedStateMachine):
         for frame_id in model.pending():
             model.history.complete_frame(frame_id, content)
             model.contents[frame_id] = content
-        n = len(model.current.items)
-        model.history.publish(Version(stream, len(model.epochs) - 1, n))
-        model.current.published_n = n
+        model.history.publish(model.newest)
+        model.current.published_n = len(model.current.items)
 
     @rule(stream=streams, n=st.integers(1, 4))
     def fill_up(self, stream: str, n: int) -> None:
@@ -314,7 +350,9 @@ class Histories(RuleBasedStateMachine):
         model.epochs.append(EpochModel([OPEN], 1))
         model.first_after_reset = len(model.epochs) - 1
         model.live.add(model.first_after_reset)
-        assert model.history.reset() == Version(stream, model.first_after_reset, 1)
+        version = model.history.reset()
+        model.note()
+        assert version == model.newest
 
     # ------------------------------------------------------------ questions
     @rule(stream=streams, binding=bindings)
@@ -326,7 +364,7 @@ class Histories(RuleBasedStateMachine):
                 model.history.bind(binding)
             return
         version = model.history.bind(binding)
-        assert version == Version(stream, *expected)
+        assert version == model.version(*expected)
         epoch = model.history.epoch(version.epoch)
         model.readers.append((version, epoch, epoch.items[: version.n]))
 
@@ -341,14 +379,16 @@ class Histories(RuleBasedStateMachine):
     @rule(stream=streams)
     def pop_retired(self, stream: str) -> None:
         model = self.models[stream]
-        needed = {len(model.epochs) - 1} | {version.epoch for version, _, _ in model.readers}
+        read = {model.numbers.index(version.epoch) for version, _, _ in model.readers}
+        needed = {len(model.epochs) - 1} | read
         stand_in = model.stand_in()
         if stand_in is not None:
             needed.add(stand_in)
-        popped = model.history.pop_retired()
-        assert {epoch.number for epoch in popped} == model.live - needed
+        popped = {epoch.number for epoch in model.history.pop_retired()}
+        assert popped & set(model.numbers) == {model.numbers[k] for k in model.live - needed}
+        assert model.successor is None or model.successor.number not in popped
         model.live = needed
-        assert len(model.live) <= 2 + len({version.epoch for version, _, _ in model.readers})
+        assert len(model.live) <= 2 + len(read)
         for frame_id in set(range(model.n_frames)) - model.live_frames():
             with pytest.raises(KeyError):
                 model.history.content(frame_id)
@@ -359,10 +399,11 @@ class Histories(RuleBasedStateMachine):
         """Append-only: the model's lists only ever grow, and its numbers follow from them."""
         for model in self.models.values():
             history = model.history
-            assert [epoch.number for epoch in history.epochs] == sorted(model.live)
-            assert history.current.number == len(model.epochs) - 1
+            numbers = [model.numbers[k] for k in sorted(model.live)]
+            assert [epoch.number for epoch in history.epochs] == numbers
+            assert history.current.number == model.numbers[-1]
             for epoch in history.epochs:
-                expected = model.epochs[epoch.number]
+                expected = model.epochs[model.numbers.index(epoch.number)]
                 assert list(epoch.items) == expected.items
                 assert epoch.encoded_n == model.encoded_n(expected)
                 assert epoch.published_n == expected.published_n
@@ -376,12 +417,20 @@ class Histories(RuleBasedStateMachine):
     def identities_are_equal_iff_the_computations_are(self) -> None:
         for model in self.models.values():
             for epoch in model.history.epochs:
-                items = model.epochs[epoch.number].items
+                items = model.epochs[model.numbers.index(epoch.number)].items
                 for n in range(epoch.encoded_n + 1):
                     described = computation(ROOT, items[:n], model.contents)
                     identity = epoch.identity(n)
                     assert self.identity_of.setdefault(described, identity) == identity
                     assert self.computation_of.setdefault(identity, described) == described
+
+    @invariant()
+    def a_successor_is_in_no_use_and_needs_no_other_frames(self) -> None:
+        for model in self.models.values():
+            successor = model.history.successor
+            if successor is not None:
+                assert successor.number > model.numbers[-1]
+                assert set(successor.items) <= set(model.current.items)
 
     @invariant()
     def limits_are_respected(self) -> None:
@@ -415,8 +464,8 @@ class Histories(RuleBasedStateMachine):
                 continue
             version = history.bind(NewestPublished())
             history.release(version)
-            assert (version.epoch, version.n) == expected
-            assert version.epoch >= model.first_after_reset
+            assert version == model.version(*expected)
+            assert version.epoch >= model.numbers[model.first_after_reset]
             assert history.state(version) is VersionState.PUBLISHED
             assert version.n <= history.needed_n(history.epoch(version.epoch))
 

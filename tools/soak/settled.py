@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+from edge_vlm_ros.engines.protocol import Origin
 from edge_vlm_ros.runtime import Runtime
 
 from .watch import frames_unaccounted
@@ -64,14 +65,16 @@ def check_nothing_is_held(runtime: Runtime, complain: Callable[[str], None]) -> 
 
 
 def _cell_differences(runtime: Runtime) -> list[str]:
-    residents = runtime.placement_status().residents
+    table = runtime._loaded().trunks.table
     differences = []
     for engine in runtime.engine_status():
         status = engine.status
-        here = [resident for resident in residents if resident.engine == status.name]
-        tokens = sum(resident.cells for resident in here)
-        found = (status.cells_used, status.cells_reserved, status.trunks)
-        if found != (tokens, 0, len(here)):
+        here = list(table.on_engine(status.name))
+        tokens = sum(record.cells for record in here)
+        # A fork shares its cells while the trunk is there that it was forked from.
+        forked = sum(r.tokens_by_origin(0, r.computed.n)[Origin.FORKED] for r in here)
+        is_known = tokens - forked <= status.cells_used <= tokens
+        if not is_known or (status.cells_reserved, status.trunks) != (0, len(here)):
             differences.append(
                 f"engine {status.name} has {status.cells_used} cells used and "
                 f"{status.cells_reserved} reserved in {status.trunks} trunks, {len(here)} trunks "

@@ -1,0 +1,182 @@
+"""The next epoch is computed while an engine has time, so that a full history stops nobody."""
+
+from __future__ import annotations
+
+import pytest
+from helpers import (
+    PATIENCE_S,
+    Start,
+    all_encoded,
+    assert_released,
+    clip,
+    engine_of,
+    eventually,
+    held,
+    hold_decoding,
+    hold_ingestion,
+    settle,
+    show,
+)
+from two_engines import QUESTION, TWO, ask
+
+from edge_vlm_ros.history import Epoch
+from edge_vlm_ros.runtime import (
+    AskOptions,
+    EngineConfig,
+    HistoryConfig,
+    QuestionLimits,
+    Runtime,
+)
+from tools.reference_loop import ReferenceLoop
+
+FRAME = 52
+OPENING = 3
+SMALL = HistoryConfig(max_frames=6, keep_frames=3, max_turns=1)
+
+
+def successor(runtime: Runtime, stream: str = "table") -> Epoch:
+    made = runtime._loaded().streams[stream].history.successor
+    assert made is not None
+    return made
+
+
+def ahead(runtime: Runtime, engine: str = "cpu", stream: str = "table") -> int:
+    """Tokens that an engine has computed of the successor."""
+    record = runtime._loaded().trunks.table.get(engine, stream, successor(runtime, stream).number)
+    return 0 if record is None else record.computed.tokens
+
+
+def computed(runtime: Runtime, engine: str = "cpu") -> int:
+    return engine_of(runtime, engine).status().ingest_tokens
+
+
+def test_a_full_history_has_one_frame_computed(start: Start, reference: ReferenceLoop) -> None:
+    runtime = start(history=SMALL)
+    frames = clip(1).frames(7)
+    show(runtime, "table", frames[:6])
+    settle(runtime)
+    assert ahead(runtime) == OPENING + 3 * FRAME
+    before, known = computed(runtime), successor(runtime)
+    with hold_ingestion(runtime) as gate:
+        show(runtime, "table", frames[6:], 6)
+        gate.wait_until_reached()
+        status = runtime.stream_status("table")
+        assert (status.frames, status.pending_frames) == (4, 1)
+        assert status.published.epoch == known.number == 1
+        now = runtime.ask("table", QUESTION, AskOptions(max_tokens=4))
+    result = now.result(PATIENCE_S)
+    assert result.metrics.replayed_tokens == 0
+    settle(runtime)
+    assert computed(runtime) == before + FRAME + ahead(runtime)
+    reference.reset()
+    for frame in frames[3:]:
+        reference.add_frame(frame)
+    assert list(result.token_ids) == reference.ask(QUESTION, 4)[0]
+    assert_released(runtime)
+
+
+def test_an_engine_with_a_question_computes_nothing_ahead(start: Start) -> None:
+    runtime = start(history=SMALL)
+    show(runtime, "table", clip(1).frames(3))
+    settle(runtime)
+    with hold_decoding(runtime) as gate:
+        answer = runtime.ask("table", QUESTION)
+        gate.wait_until_reached()
+        show(runtime, "table", clip(1).frames(6)[3:], 3)
+        eventually(lambda: all_encoded(runtime, "table"))
+    answer.result(PATIENCE_S)
+    eventually(lambda: ahead(runtime) == OPENING + 3 * FRAME, "there is time now")
+    steps: list[int] = []
+    with held(engine_of(runtime)._context, "decode_embeddings", lambda *a: bool(steps.append(1))):
+        with hold_decoding(runtime) as gate:
+            answer = runtime.ask("table", QUESTION)
+            gate.wait_until_reached()
+            show(runtime, "table", clip(1).frames(7)[6:], 6)
+            eventually(lambda: all_encoded(runtime, "table"))
+        settle(runtime)
+    assert len(steps) == 2, "the frame, and its copy in what follows"
+    assert_released(runtime)
+
+
+def test_time_on_an_engine_goes_to_every_stream(start: Start) -> None:
+    """The answer is about another stream than the frames."""
+    runtime = start("table", "shelf", history=SMALL)
+    show(runtime, "shelf", clip(2).frames(1))
+    settle(runtime)
+    with hold_decoding(runtime) as gate:
+        answer = runtime.ask("shelf", QUESTION)
+        gate.wait_until_reached()
+        show(runtime, "table", clip(1).frames(5))
+        eventually(lambda: all_encoded(runtime, "table"))
+    assert not answer.result(PATIENCE_S).error
+    eventually(lambda: ahead(runtime) == OPENING + 2 * FRAME)
+
+
+@pytest.mark.parametrize("equal", [True, False])
+def test_an_idle_engine_helps_if_it_computes_the_same(start: Start, equal: bool) -> None:
+    runtime = start(engines=TWO, history=SMALL)
+    table, slots = runtime._loaded().streams["table"], runtime._loaded().slots
+    assert slots.are_equal("cpu", "second")
+    if not equal:
+        slots["second"].equal.clear()
+    table.is_idle = lambda engine: engine == "second"
+    frames = clip(1).frames(7)
+    show(runtime, "table", frames[:6])
+    settle(runtime)
+    assert ahead(runtime) == 0
+    assert ahead(runtime, "second") == (OPENING + 3 * FRAME if equal else 0)
+    before = computed(runtime)
+    show(runtime, "table", frames[6:], 6)
+    result = ask(runtime)
+    assert (result.metrics.engine, result.context.frames) == ("cpu", 4)
+    assert computed(runtime) == before + (FRAME if equal else OPENING + 4 * FRAME)
+    assert ask(runtime, engine="second", path="replay").token_ids == result.token_ids
+
+
+def test_without_room_to_spare_nothing_is_computed_ahead(start: Start) -> None:
+    limits = QuestionLimits(max_question_tokens=100, default_max_tokens=16, max_answer_tokens=97)
+    history = HistoryConfig(
+        max_frames=6, keep_frames=3, max_turns=0, max_tokens=OPENING + 6 * FRAME
+    )
+    least = OPENING + 6 * FRAME + 100 + 97
+    runtime = start(
+        engine=EngineConfig(n_threads=1, n_ctx=least), history=history, questions=limits
+    )
+    frames = clip(1).frames(7)
+    show(runtime, "table", frames[:6])
+    settle(runtime)
+    assert ahead(runtime) == 0
+    show(runtime, "table", frames[6:], 6)
+    settle(runtime)
+    assert runtime.stream_status("table").frames == 4
+    assert not ask(runtime).error
+    assert_released(runtime)
+
+
+def test_what_was_given_up_gives_its_cells_back(start: Start) -> None:
+    runtime = start(history=SMALL)
+    show(runtime, "table", clip(1).frames(5))
+    ask(runtime, commit=True)
+    settle(runtime)
+    assert ahead(runtime) > OPENING + 2 * FRAME, "with the turn"
+    ask(runtime, text="What changed?", commit=True)  # it pushes the other one out
+    settle(runtime)
+    assert runtime._loaded().streams["table"].history.successor is None
+    assert_released(runtime)
+
+
+def test_an_eviction_and_a_reset_take_it_along(start: Start) -> None:
+    runtime = start(history=SMALL)
+    show(runtime, "table", clip(1).frames(5))
+    settle(runtime)
+    assert runtime.evict("table", "cpu") == 2
+    eventually(lambda: engine_of(runtime).status().cells_used == 0)
+    assert not ask(runtime).error
+    settle(runtime)
+    assert ahead(runtime) == 0, "nobody asked for it"
+    runtime.reset("table")
+    show(runtime, "table", clip(1).frames(5))
+    settle(runtime)
+    assert ahead(runtime) == OPENING + 2 * FRAME
+    runtime.reset("table")
+    assert_released(runtime)
