@@ -1,7 +1,8 @@
 """Run benchmarks and print Markdown: `python -m benchmarks.run [NAME ...]`.
 
-`growth`, `transfer`, `llama_server` and `policies` need no ROS. The last two run only when they are
-named: `llama_server` builds a llama-server on its first run, `policies` takes half an hour.
+`growth`, `rebuild`, `transfer`, `llama_server` and `policies` need no ROS. The last two run only
+when they are named: `llama_server` builds a llama-server on its first run, `policies` takes half an
+hour.
 """
 
 from __future__ import annotations
@@ -90,6 +91,18 @@ def _growth(arguments: argparse.Namespace) -> None:
         print()
 
 
+def _rebuild(arguments: argparse.Namespace) -> None:
+    from . import rebuild
+
+    models = [demo_model()] if arguments.quick else [demo_model(), random_model(*SHAPE)]
+    for model in models:
+        print(f"## First tokens when the oldest frames are dropped, {model.label}\n")
+        print(rebuild.HEADER, flush=True)
+        for row in rebuild.measure_rebuilds(model):
+            print(row.row(), flush=True)
+        print()
+
+
 def _transfer(arguments: argparse.Namespace) -> None:
     from . import transfer, transfer_report
 
@@ -163,6 +176,7 @@ _BENCHMARKS: dict[str, Callable[[argparse.Namespace], None]] = {
     "decode": _decode,
     "latency": _latency,
     "growth": _growth,
+    "rebuild": _rebuild,
     "transfer": _transfer,
     "policies": _policies,
     "planning": _planning,
