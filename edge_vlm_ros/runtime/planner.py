@@ -177,9 +177,11 @@ class Planner:
         return self.policy.ingest_engine(state, stream, self._learner.model())
 
     def is_idle(self, engine: str) -> bool:
-        """Whether no question is on an engine, or on its way to it."""
+        """Whether no question is on an engine or on its way to it, nor one that has no place yet."""
         questions = self.questions.values()
-        return not any(engine in (q.engine, q.prefill_engine, q.moving_to) for q in questions)
+        return not any(
+            not q.engine or engine in (q.engine, q.prefill_engine, q.moving_to) for q in questions
+        )
 
     # ---------------------------------------------------------------- what happens
     def frame_encoded(self, event: FrameEncoded) -> None:

@@ -13,6 +13,7 @@ from helpers import (
     eventually,
     held,
     hold_decoding,
+    hold_encoder,
     hold_ingestion,
     settle,
     show,
@@ -96,6 +97,27 @@ def test_an_engine_with_a_question_computes_nothing_ahead(start: Start) -> None:
         settle(runtime)
     assert len(steps) == 2, "the frame, and its copy in what follows"
     assert_released(runtime)
+
+
+def test_which_engine_is_idle(start: Start) -> None:
+    runtime = start(engines=TWO, history=SMALL)
+    is_idle = runtime._loaded().planner.is_idle
+    show(runtime, "table", clip(1).frames(1))
+    settle(runtime)
+    assert is_idle("cpu") and is_idle("second")
+    with hold_decoding(runtime, "second") as gate:
+        answer = runtime.ask("table", QUESTION, AskOptions(engine="second"))
+        gate.wait_until_reached()
+        assert is_idle("cpu") and not is_idle("second")
+    answer.result(PATIENCE_S)
+    with hold_encoder(runtime) as gate:
+        show(runtime, "table", clip(1).frames(2)[1:], 1)
+        gate.wait_until_reached()
+        answer = runtime.ask("table", QUESTION)
+        assert not is_idle("cpu") and not is_idle("second"), "it may go to either"
+    answer.result(PATIENCE_S)
+    settle(runtime)
+    assert is_idle("cpu") and is_idle("second")
 
 
 def test_time_on_an_engine_goes_to_every_stream(start: Start) -> None:
