@@ -177,7 +177,7 @@ class Planner:
         return self.policy.ingest_engine(state, stream, self._learner.model())
 
     def is_idle(self, engine: str) -> bool:
-        """Whether no question is on an engine or on its way to it, nor one that has no place yet."""
+        """Whether no question is on an engine, on its way to it, or without a place yet."""
         questions = self.questions.values()
         return not any(
             not q.engine or engine in (q.engine, q.prefill_engine, q.moving_to) for q in questions
