@@ -162,12 +162,12 @@ class History:
         self._settle(frame_id, None)
 
     def publish(self, version: Version) -> None:
-        """An engine holds finished KV for ``version``, which may be of the successor. Unknown
-        epochs are ignored: the history may have let go of one while an engine was still
-        computing."""
-        for epoch in self._all_epochs():
-            if epoch.number == version.epoch:
-                epoch.publish(version.n)
+        """An engine holds finished KV for ``version``. Unknown epochs are ignored: the history
+        may have let go of one while an engine was still computing. So is the successor: what is
+        computed ahead may be lost again before it is in use."""
+        epoch = self._epochs.get(version.epoch)
+        if epoch is not None:
+            epoch.publish(version.n)
 
     def reset(self) -> Version:
         """Forget everything in a new epoch. Only questions bound before keep what they see."""
@@ -208,8 +208,7 @@ class History:
         """Remove and return the epochs that nobody needs any more.
 
         After a rebuild the newest epoch that was published stays until the new one has caught up,
-        so that a question for the newest published version always finds one. A successor that was
-        given up is among what is returned.
+        so that a question for the newest published version always finds one.
         """
         needed = {version.epoch for version in self._readers} | {self._current.number}
         fallback = self._fallback_epoch()
@@ -220,7 +219,11 @@ class History:
             del self._epochs[epoch.number]
         live = self.live_frames()
         self._contents = {k: v for k, v in self._contents.items() if k in live}
-        return retired + self._successor.pop_given_up()
+        return retired
+
+    def pop_given_up(self) -> list[Epoch]:
+        """Remove and return the successors that will not be in use."""
+        return self._successor.pop_given_up()
 
     def live_frames(self) -> set[int]:
         """Ids of all frames in epochs that are still in use."""
@@ -312,18 +315,16 @@ class History:
             raise ValueError(f"frame {frame_id} of stream {self.stream!r} is settled already")
         self._contents[frame_id] = content
         if content is None:
-            for epoch in self._all_epochs():
+            for epoch in self._epochs.values():
                 epoch.mark_void(frame_id)
+            self._successor.follow(self._current)
         self._advance()
 
-    def _all_epochs(self) -> list[Epoch]:
-        """With the successor."""
-        successor = self._successor.epoch
-        return [*self._epochs.values(), *([] if successor is None else [successor])]
-
     def _advance(self) -> None:
-        for epoch in self._all_epochs():
+        for epoch in self._epochs.values():
             epoch.advance(self._contents)
+        if self._successor.epoch is not None:
+            self._successor.epoch.advance(self._contents)
 
     def _fits(self, epoch: Epoch, item: Item) -> bool:
         extra_frame = isinstance(item, FrameItem)

@@ -42,19 +42,10 @@ class Successor:
         """The epoch that no other successor is begun for."""
 
     def follow(self, current: Epoch) -> None:
-        """Take over what was appended to the current epoch."""
-        limits = self._limits
-        frames = current.frames(len(current))
-        if limits.policy != "drop_oldest" or not limits.keep_frames or not frames:
-            return
-        around = current.registered_tokens - sum(frame.n_tokens for frame in frames)
-        room = (limits.max_tokens - around) // frames[0].n_tokens  # if no turn is committed
-        n_dropped = max(0, min(limits.max_frames, room) - limits.keep_frames)
-        if len(frames) <= n_dropped:
-            return
-        kept = kept_items(current, frames[n_dropped:], limits.max_turns)
+        """Take over what has become of the current epoch."""
+        kept = self._kept(current)
         if self.epoch is None:
-            if self._followed is not current:
+            if kept and self._followed is not current:
                 self._followed, self.epoch = current, self._start(kept)
             return
         known = self.epoch.items[1:]
@@ -63,6 +54,18 @@ class Successor:
             return
         for item in kept[len(known) :]:
             self.epoch.append(item)
+
+    def _kept(self, current: Epoch) -> list[Item]:
+        """What will be kept of it; nothing as long as no frame is among that."""
+        limits = self._limits
+        frames = current.frames(len(current))
+        if limits.policy != "drop_oldest" or not limits.keep_frames or not frames:
+            return []
+        around = current.registered_tokens - sum(frame.n_tokens for frame in frames)
+        room = (limits.max_tokens - around) // frames[0].n_tokens  # if no turn is committed
+        n_dropped = max(0, min(limits.max_frames, room) - limits.keep_frames)
+        kept = frames[n_dropped:]
+        return kept_items(current, kept, limits.max_turns) if kept else []
 
     def take(self, kept: Sequence[Item]) -> Epoch | None:
         """The successor, if it has begun with ``kept``: it is the current epoch from now on. None:

@@ -61,11 +61,10 @@ class CellBudget:
             waiting.discard(question)
         return True
 
-    def has_spare(self, record: TrunkRecord, tokens: int) -> bool:
-        """Whether a trunk may grow to ``tokens`` without anybody making or waiting for room."""
-        engine = record.engine
+    def has_spare(self, engine: str, cells: int) -> bool:
+        """Whether trunks may grow by ``cells`` without anybody making or waiting for room."""
         free = self._capacity(engine) - self._table.cells(engine)
-        return not self._waiting.get(engine) and tokens - record.cells <= free
+        return not self._waiting.get(engine) and cells <= free
 
     def leave(self, question: int, engine: str | None) -> None:
         """The question waits no more for room on ``engine``; None: anywhere."""

@@ -34,6 +34,8 @@ class TrunkRecord:
     """Ends that the commands sent and not carried out yet will reach, in order."""
     attempts: int = 0
     """Failures in a row at the place where it is now."""
+    ahead: bool = False
+    """Of an epoch that is not in use yet: nobody needs it."""
     transfers_refused: bool = False
     """A fork or an import failed: the rest is replayed."""
     awaited_n: int = 0
@@ -131,6 +133,15 @@ class ResidencyTable:
 
     def of_stream(self, stream: str) -> list[TrunkRecord]:
         return [record for record in self if record.trunk.stream == stream]
+
+    def holder(self, engine: str, stream: str, epoch: int, n: int) -> TrunkRecord | None:
+        """The trunk of ``engine`` if it holds version ``n``."""
+        record = self.get(engine, stream, epoch)
+        return record if record is not None and record.computed.n >= n else None
+
+    def has_room(self, question: int, engine: str) -> bool:
+        """Whether the question has its history there, or the cells that it takes."""
+        return any(question in record.reserved for record in self.on_engine(engine))
 
     def cells(self, engine: str) -> int:
         """Cells of all trunks of an engine, those decided included; shared ones count for each."""

@@ -128,7 +128,7 @@ def check_version(
     engine = options.prefill_engine or options.engine
     elsewhere = engine not in ("", stream.ingest_engine)
     if Path(options.path) is Path.LOCAL and elsewhere:
-        if trunks.holder(engine, stream.name, version.epoch, version.n) is None:
+        if trunks.table.holder(engine, stream.name, version.epoch, version.n) is None:
             raise QuestionRejected(
                 "path_impossible",
                 f"engine {engine!r} does not hold what stream {stream.name!r} shows, and does not "

@@ -121,7 +121,7 @@ class Answering:
         if self._need(question, stream, epoch, question.moving_to) is not None:
             question.is_leaving = True
             self._slots.engine(question.running_on).submit(HandOffAnswer(question.answer_id))
-        elif not self._trunks.has_room(question.answer_id, question.moving_to):
+        elif not self._trunks.table.has_room(question.answer_id, question.moving_to):
             self._stay(question)  # others who wait for room there must not wait behind it
 
     def _rebalance(self) -> None:
@@ -387,9 +387,6 @@ class Answering:
         self._planner.question_ended(question, event.reason)
         self._ended(question, event)
         stream.ingest()
-        if self._planner.is_idle(question.engine):  # it has time to compute ahead for any stream
-            for other in self._streams.values():
-                other.ingest()
         self._place_waiting()
 
     def _running(self, engine: str, answer_id: int) -> Question | None:

@@ -85,8 +85,7 @@ class Coordinator:
         self.committing = Committing(
             self.streams, prompt, tokenize, limits.commit_order, self._deliver
         )
-        self._next_answer_id = 1
-        self._accepted = 0
+        self._next_answer_id, self._accepted = 1, 0
         self._rejections: Counter[str] = Counter()
         self._on_idle: list[Callable[[], None]] = []
         planner.planned = self._planned
@@ -130,6 +129,8 @@ class Coordinator:
         if self.trunks.take_retry():
             self._ingest_all()
             self.answering.advance()
+        for stream in self.streams.values():
+            stream.prepare()
 
     def patience(self) -> float | None:
         """Seconds after which ``step`` must be called even if no message comes; None: never."""

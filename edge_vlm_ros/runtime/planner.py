@@ -180,7 +180,7 @@ class Planner:
         """Whether no question is on an engine, on its way to it, or without a place yet."""
         questions = self.questions.values()
         return not any(
-            not q.engine or engine in (q.engine, q.prefill_engine, q.moving_to) for q in questions
+            not q.engine or engine in (q.engine, q.moving_to, q.next_engine) for q in questions
         )
 
     # ---------------------------------------------------------------- what happens

@@ -207,21 +207,21 @@ class StreamState:
 
     def grows(self, record: TrunkRecord) -> bool:
         """Whether a trunk of this stream is one that new frames are appended to, for questions."""
-        successor = self.history.successor
-        is_ahead = successor is not None and record.trunk.epoch == successor.number
-        return record.engine == self.ingest_engine and not is_ahead
+        return record.engine == self.ingest_engine and not record.ahead
 
     def ingest(self) -> None:
         """Have the engine compute what is encoded, and let go of what nobody needs.
 
         Epochs are computed one after the other, oldest first, so that at most two trunks of a
-        stream take cells of the engine at a time. When there is nothing else to compute for the
-        stream, and only one epoch in use, the next one is computed ahead.
+        stream take cells of the engine at a time.
         """
+        for epoch in self.history.pop_given_up():
+            self._trunks.forget_epoch(self.name, epoch.number)
+        self._publish_computed_ahead()
         if not self.pinned and self._has_news():
             self.preferred_engine = self.choose_engine(self.name)
         engine = self.ingest_engine
-        behind = is_busy = engine is None
+        behind = engine is None
         for epoch in self.history.epochs:
             if not self.history.wants_kv(epoch):
                 self._trunks.forget_epoch(self.name, epoch.number)
@@ -231,21 +231,29 @@ class StreamState:
             if behind or engine is None or not self.history.has_waiting(epoch):
                 continue
             target = min(epoch.encoded_n, needed)
-            computed = self._trunks.ingest(self, epoch, target, engine)
-            behind, is_busy = computed < needed, computed < target
+            behind = self._trunks.ingest(self, epoch, target, engine) < needed
         self._release_retired()
-        if engine is not None and not is_busy and len(self.history.epochs) == 1:
-            self._prepare_successor(engine)
 
-    def _prepare_successor(self, ingest_engine: str) -> None:
-        """Have an idle engine compute one more item: the one that ingests the stream, or else one
-        that computes the same."""
-        successor = self.history.successor
-        if successor is None:
+    def _publish_computed_ahead(self) -> None:
+        """What engines hold of an epoch that has just begun."""
+        epoch = self.history.current
+        if not epoch.caught_up:
+            records = self._trunks.table.of_epoch(self.name, epoch.number)
+            held = max((record.computed.n for record in records), default=0)
+            self.history.publish(Version(self.name, epoch.number, held))
+
+    def prepare(self) -> None:
+        """Have an idle engine compute one more item of the next epoch: the engine that ingests the
+        stream, or else one that computes the same. Only when it has computed what is in use."""
+        successor, current = self.history.successor, self.history.current
+        engine = self.ingest_engine
+        if successor is None or engine is None or current.published_n < current.encoded_n:
+            return
+        if sum(self.history.wants_kv(epoch) for epoch in self.history.epochs) > 1:
             return
         ready = [slot.config.name for slot in self._slots.ready]
-        equal = [name for name in ready if self._slots.are_equal(ingest_engine, name)]
-        idle = [name for name in (ingest_engine, *equal) if self.is_idle(name)]
+        equal = [name for name in ready if self._slots.are_equal(engine, name)]
+        idle = [name for name in (engine, *equal) if self.is_idle(name)]
         if idle:
             self._trunks.prepare(self, successor, idle[0])
 

@@ -74,11 +74,6 @@ class Trunks:
         self._budget = CellBudget(self.table, self._capacity, is_ingest, self._evict, clock)
 
     # ---------------------------------------------------------------- questions
-    def holder(self, engine: str, stream: str, epoch: int, n: int) -> TrunkRecord | None:
-        """The trunk of ``engine`` if it holds version ``n``."""
-        record = self.table.get(engine, stream, epoch)
-        return record if record is not None and record.computed.n >= n else None
-
     def need(
         self, source: TrunkSource, epoch: Epoch, n: int, engine: str, path: Path, question: int
     ) -> TrunkRecord | None:
@@ -108,10 +103,6 @@ class Trunks:
                 self._budget.note_freed()
         self._budget.leave(question, engine)
 
-    def has_room(self, question: int, engine: str) -> bool:
-        """Whether the question has its history there, or the cells that it takes."""
-        return any(question in record.reserved for record in self.table.on_engine(engine))
-
     def seconds_to_retry(self, now: float) -> float | None:
         """When ``take_retry`` should be called even if nothing else happens."""
         return self._budget.seconds_to_retry(now)
@@ -128,6 +119,7 @@ class Trunks:
         it has come."""
         known = self.table.get(engine, source.name, epoch.number)
         if known is not None and known.submitted.n >= n:
+            known.ahead = False
             return known.computed.n
         if (engine, source.name, epoch.number) in self._evicted and n <= epoch.published_n:
             return n  # it comes back when there is something new, or a question about it
@@ -144,14 +136,21 @@ class Trunks:
 
     def prepare(self, source: TrunkSource, epoch: Epoch, engine: str) -> None:
         """Have ``engine`` compute the next version of an epoch that is not in use yet, if it has
-        computed the one before and there is room to spare."""
-        if (engine, source.name, epoch.number) in self._evicted:
+        nothing else to do and there is room to spare."""
+        busy = any(not record.settled for record in self.table.on_engine(engine))
+        if busy or (engine, source.name, epoch.number) in self._evicted:
             return
-        record = self._record(source, epoch, engine)
-        n = record.submitted.n + 1
-        if record.settled and n <= epoch.encoded_n:
-            if self._budget.has_spare(record, epoch.tokens(n)):
-                self._extend(record, source, epoch, n, Path.ANY)
+        known = self.table.get(engine, source.name, epoch.number)
+        n, held = (1, 0) if known is None else (known.submitted.n + 1, known.cells)
+        if n <= epoch.encoded_n and self._has_spare(engine, epoch.tokens(n) - held):
+            record = self._record(source, epoch, engine)
+            record.ahead = True
+            self._extend(record, source, epoch, n, Path.ANY)
+
+    def _has_spare(self, engine: str, cells: int) -> bool:
+        """Whether no history and none of the answers side by side would use so many cells."""
+        others = self._slots[engine].config.max_parallel - 1
+        return self._budget.has_spare(engine, cells + others * self._answer_cells)
 
     def forget_epoch(self, stream: str, epoch: int) -> None:
         """Nobody needs KV of this epoch: drop what no question needs any more."""
@@ -189,6 +188,12 @@ class Trunks:
         record = self.table.of(engine, event.trunk)
         if record is None:
             return None
+        if record.ahead:  # it is computed when it is needed
+            _logger.warning(
+                "engine %s: %s not computed ahead: %s", engine, event.trunk, event.error
+            )
+            self._evict(record)
+            return None
         record.submitted = record.importing = record.computed
         record.planned.clear()
         self._budget.note_freed()
@@ -219,7 +224,8 @@ class Trunks:
             return None
         # The question that it was requested for may be gone, and its room with it.
         stop, question = export.boundaries[-1], min(record.reserved, default=None)
-        if self._budget.make_room(record, stop.tokens, question):
+        may = not record.ahead or self._has_spare(record.engine, stop.tokens - record.cells)
+        if may and self._budget.make_room(record, stop.tokens, question):
             self._import(record, export.boundaries, event.snapshots)
         return record
 
@@ -247,6 +253,7 @@ class Trunks:
             root = boundary(epoch, 0)
             record = self.table.begin(engine, source.name, epoch.number, root, self._clock())
             self._evicted.discard((engine, source.name, epoch.number))
+        record.ahead = False
         return record
 
     def _extend(
@@ -324,10 +331,9 @@ class Trunks:
         boundaries: tuple[Boundary, ...],
         snapshots: tuple[Snapshot, ...],
     ) -> None:
-        if boundaries[0].n == 0:
-            self.counts.full_imports += 1
-        else:
-            self.counts.delta_imports += 1
+        is_delta = boundaries[0].n > 0
+        self.counts.full_imports += not is_delta
+        self.counts.delta_imports += is_delta
         engine = self._slots.engine(record.engine)
         for start, stop, snapshot in zip(boundaries, boundaries[1:], snapshots, strict=False):
             engine.submit(ImportIntoTrunk(record.trunk, start, stop, snapshot))
@@ -342,15 +348,9 @@ class Trunks:
             return False
         if self._exports.adopt(record, n):
             return True
-        others = [
-            other
-            for other in self.table.of_epoch(record.trunk.stream, epoch.number)
-            if other.engine != record.engine
-            and other.computed.n > start
-            and self._slots[other.engine].ready
-            and self._slots.can_import(other.engine, record.engine)
-        ]
-        other = farthest(others)
+        others = self.table.of_epoch(record.trunk.stream, epoch.number)
+        able = (o for o in others if o.computed.n > start and self._can_give(o, record))
+        other = farthest(able)
         if other is None:
             return False
         ends = [boundary(epoch, at) for at in range(start, min(n, other.computed.n) + 1)]
@@ -364,15 +364,16 @@ class Trunks:
         it has no room for that it may be a question's reserve that it waits for."""
         stream, epoch = record.trunk.stream, record.trunk.epoch
         for other in self.table.of_epoch(stream, epoch):
-            if other.engine == record.engine or not self._is_ingest(other):
-                continue
-            possible = self._slots[other.engine].ready and self._slots.can_import(
-                other.engine, record.engine
-            )
-            if possible and other.submitted.n >= n:
+            may = self._is_ingest(other) and self._can_give(other, record)
+            if may and other.submitted.n >= n:
                 self._hurry(other, n)
                 return True
         return False
+
+    def _can_give(self, source: TrunkRecord, destination: TrunkRecord) -> bool:
+        """Whether an engine can export a trunk to another one."""
+        one, other = source.engine, destination.engine
+        return one != other and self._slots[one].ready and self._slots.can_import(one, other)
 
     # ---------------------------------------------------------------- dropping
     def _capacity(self, engine: str) -> int:
@@ -383,7 +384,8 @@ class Trunks:
         alike = self.table.of_epoch(record.trunk.stream, record.trunk.epoch)
         others = max((other.computed.n for other in alike if other is not record), default=0)
         ends = record.boundaries(0)
-        if self.snapshots.max_bytes and len(ends) > 1 and record.computed.n > others:
+        is_worth_it = not record.ahead and len(ends) > 1 and record.computed.n > others
+        if self.snapshots.max_bytes and is_worth_it:
             self._exports.request(record, ends, None)
         self.counts.evicted_trunks += 1
         self._evicted.add((record.engine, record.trunk.stream, record.trunk.epoch))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from helpers import (
     PATIENCE_S,
@@ -20,11 +22,14 @@ from helpers import (
 )
 from two_engines import QUESTION, TWO, ask
 
+from edge_vlm_ros.engines.errors import ComputeError
 from edge_vlm_ros.history import Epoch
 from edge_vlm_ros.runtime import (
     AskOptions,
     EngineConfig,
     HistoryConfig,
+    NewestPublished,
+    PlacementConfig,
     QuestionLimits,
     Runtime,
 )
@@ -202,3 +207,141 @@ def test_an_eviction_and_a_reset_take_it_along(start: Start) -> None:
     assert ahead(runtime) == OPENING + 2 * FRAME
     runtime.reset("table")
     assert_released(runtime)
+
+
+# --------------------------------------------------------------------------- nobody pays for it
+def test_what_was_computed_ahead_and_lost_is_not_published(start: Start) -> None:
+    """Until somebody holds the new epoch the old one stands in for it."""
+    runtime = start(
+        engines=TWO, history=SMALL, placement=PlacementConfig(retry_s=1e6, max_retry_s=1e6)
+    )
+    table = runtime._loaded().streams["table"]
+    table.is_idle = lambda engine: engine == "second"
+    frames = clip(1).frames(7)
+    show(runtime, "table", frames[:6])
+    settle(runtime)
+    assert ahead(runtime, "second") == OPENING + 3 * FRAME
+    table.is_idle = lambda engine: False
+    engine_of(runtime, "second")._context.decode_tokens = lambda *_: 1 / 0  # its thread ends
+    assert not ask(runtime, engine="second", max_tokens=1).error
+    assert not runtime._loaded().slots["second"].ready
+    with hold_ingestion(runtime) as gate:
+        show(runtime, "table", frames[6:], 6)
+        gate.wait_until_reached()
+        known = runtime.ask("table", QUESTION, AskOptions(binding=NewestPublished(), max_tokens=1))
+        assert runtime.stream_status("table").registered.epoch == 1
+    result = known.result(PATIENCE_S)
+    assert (result.context.version.epoch, result.context.frames) == (0, 6)
+    assert result.metrics.replayed_tokens == 0
+    settle(runtime)
+    assert ask(runtime).context.frames == 4
+
+
+def test_answers_side_by_side_keep_their_room(start: Start) -> None:
+    limits = QuestionLimits(max_question_tokens=20, default_max_tokens=180, max_answer_tokens=180)
+    history = HistoryConfig(
+        max_frames=6, keep_frames=3, max_turns=0, max_tokens=OPENING + 6 * FRAME
+    )
+    n_ctx = OPENING + 6 * FRAME + 2 * 200
+    engine = EngineConfig(n_threads=1, n_ctx=n_ctx, max_parallel=2)
+    runtime = start(engine=engine, history=history, questions=limits)
+    show(runtime, "table", clip(1).frames(6))
+    settle(runtime)
+    with hold_decoding(runtime) as gate:
+        answers = [runtime.ask("table", QUESTION) for _ in range(2)]
+        gate.wait_until_reached()
+
+        def given() -> int:
+            status = engine_of(runtime).status()
+            return int(status.running_answers + status.waiting_answers)
+
+        eventually(lambda: given() == 2)
+        assert engine_of(runtime).status().waiting_answers == 0
+    assert not any(answer.result(PATIENCE_S).error for answer in answers)
+
+
+def test_what_fails_ahead_is_tried_once_and_counts_for_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = start(history=SMALL)
+    engine = engine_of(runtime)
+    decode, failures = engine._context.decode_embeddings, [0]
+    left = [1_000_000]
+
+    def fail_in_epoch_1(rows: Any, first: int, sequence: int, *rest: Any) -> None:
+        trunks = engine._work.trunks._trunks.values()
+        epoch = next(t.trunk_id.epoch for t in trunks if t.sequence == sequence)
+        if epoch == 1 and left[0]:
+            left[0] -= 1
+            failures[0] += 1
+            raise ComputeError("bad luck")
+        decode(rows, first, sequence, *rest)
+
+    monkeypatch.setattr(engine._context, "decode_embeddings", fail_in_epoch_1)
+    show(runtime, "table", clip(1).frames(6))
+    settle(runtime)
+    eventually(lambda: failures[0])
+    assert not ask(runtime, max_tokens=1).error
+    settle(runtime)
+    assert failures[0] == 1
+    left[0] = 2  # of three tries
+    show(runtime, "table", clip(1).frames(7)[6:], 6)
+    result = ask(runtime)
+    assert (result.error, result.context.frames) == ("", 4)
+    assert_released(runtime)
+
+
+def test_an_answer_about_an_older_epoch_elsewhere_hinders_nothing(start: Start) -> None:
+    runtime = start(engines=TWO, history=SMALL)
+    frames = clip(1).frames(9)
+    show(runtime, "table", frames[:6])
+    settle(runtime)
+    with hold_decoding(runtime, "second") as gate:
+        answer = runtime.ask("table", QUESTION, AskOptions(engine="second", max_tokens=30))
+        gate.wait_until_reached()
+        show(runtime, "table", frames[6:], 6)
+        eventually(lambda: ahead(runtime) == OPENING + 3 * FRAME, "cpu has time")
+    assert not answer.result(PATIENCE_S).error
+
+
+def test_frames_that_have_come_go_first(start: Start) -> None:
+    """Those of other streams too, but for the one item that is being computed."""
+    runtime = start("table", "shelf", history=SMALL)
+    table = runtime._loaded().streams["table"]
+    table.is_idle = lambda engine: False
+    show(runtime, "table", clip(1).frames(6))
+    settle(runtime)
+    trunks = engine_of(runtime)._work.trunks
+    order: list[tuple[str, int]] = []
+    publish = trunks._publish
+
+    def noted(trunk: Any, seconds: float) -> None:
+        order.append((trunk.trunk_id.stream, trunk.trunk_id.epoch))
+        publish(trunk, seconds)
+
+    trunks._publish = noted
+    with hold_ingestion(runtime) as gate:
+        show(runtime, "shelf", clip(2).frames(4))
+        gate.wait_until_reached()
+        eventually(lambda: all_encoded(runtime, "shelf"))
+        table.is_idle = runtime._loaded().planner.is_idle
+    settle(runtime)
+    first, last = (
+        order.index(("table", 1)),
+        max(i for i, o in enumerate(order) if o == ("shelf", 0)),
+    )
+    assert first > last
+    assert ahead(runtime) == OPENING + 3 * FRAME
+
+
+def test_an_engine_that_has_handed_its_answer_off_is_idle(start: Start) -> None:
+    runtime = start(engines=TWO, history=SMALL)
+    show(runtime, "table", clip(1).frames(2))
+    settle(runtime)
+    with hold_decoding(runtime, "second") as gate:
+        there = AskOptions(engine="second", prefill_engine="cpu")
+        answer = runtime.ask("table", QUESTION, there)
+        gate.wait_until_reached()
+        assert runtime._loaded().planner.is_idle("cpu")
+        assert not runtime._loaded().planner.is_idle("second")
+    assert answer.result(PATIENCE_S).metrics.prefill_engine == "cpu"
