@@ -243,8 +243,9 @@ class StreamState:
             self.history.publish(Version(self.name, epoch.number, held))
 
     def prepare(self) -> None:
-        """Have an idle engine compute one more item of the next epoch: the engine that ingests the
-        stream, or else one that computes the same. Only when it has computed what is in use."""
+        """Have an idle engine compute one more item of the next epoch: the one that has begun it,
+        or the one that ingests the stream, or else one that computes the same. Only when all that
+        is in use has been computed."""
         successor, current = self.history.successor, self.history.current
         engine = self.ingest_engine
         if successor is None or engine is None or current.published_n < current.encoded_n:
@@ -253,7 +254,8 @@ class StreamState:
             return
         ready = [slot.config.name for slot in self._slots.ready]
         equal = [name for name in ready if self._slots.are_equal(engine, name)]
-        idle = [name for name in (engine, *equal) if self.is_idle(name)]
+        begun = [r.engine for r in self._trunks.table.of_epoch(self.name, successor.number)]
+        idle = [name for name in begun or (engine, *equal) if self.is_idle(name)]
         if idle:
             self._trunks.prepare(self, successor, idle[0])
 
