@@ -24,19 +24,24 @@ class Observer(RuntimeListener):
         self.dropped_frames = 0
         self.lags: list[float] = []
         self.finished: set[int] = set()
+        self.end_s = 0.0
+        """When a frame or a question was dealt with last; engines may compute ahead after it."""
         self._clock = clock
         self._questions = questions
         self._published: set[tuple[str, int]] = set()
 
     def frame_dropped(self, stream: str, reason: str, text: str) -> None:
         self.dropped_frames += 1
+        self.end_s = self._clock()
 
     def question_rejected(self, stream: str, question: str, reason: str, text: str) -> None:
         self.rejected[number_of(question)] = reason
+        self.end_s = self._clock()
 
     def answer_finished(self, answer: Answer, result: AnswerResult) -> None:
         number, metrics = number_of(result.question), result.metrics
         self.finished.add(number)
+        self.end_s = self._clock()
         self.answers.append(
             AnswerRecord(
                 number=number,
@@ -53,6 +58,7 @@ class Observer(RuntimeListener):
         )
 
     def version_published(self, version: Version) -> None:
+        self.end_s = self._clock()
         epoch = self.streams[version.stream].history.epoch(version.epoch)
         for item in epoch.items[: version.n]:
             if not isinstance(item, FrameItem):

@@ -43,7 +43,7 @@ class SimulationResult:
     duration_s: float
     """How long frames and questions kept coming."""
     end_s: float
-    """When the last of them was dealt with."""
+    """When the last of them was dealt with. Engines may compute ahead after that."""
 
     @property
     def ttft_s(self) -> list[float]:
@@ -72,9 +72,9 @@ class SimulationResult:
 
     def utilisation(self, name: str) -> float:
         """Part of the time until the end that an engine or the encoder was busy."""
-        return (
-            sum(step.seconds for step in self.timelines[name]) / self.end_s if self.end_s else 0.0
-        )
+        left = ((step.seconds, self.end_s - step.started) for step in self.timelines[name])
+        busy_s = sum(min(seconds, max(0.0, rest)) for seconds, rest in left)
+        return busy_s / self.end_s if self.end_s else 0.0
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -263,5 +263,5 @@ class Simulation:
             ingestion_lag_s=tuple(observer.lags),
             timelines={**timelines, self._profile.encoder: self._vision.records},
             duration_s=self._workload.duration_s,
-            end_s=self._machine.clock(),
+            end_s=observer.end_s,
         )

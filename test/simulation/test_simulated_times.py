@@ -12,6 +12,7 @@ from edge_vlm_ros.planning.costs import ENCODER
 from edge_vlm_ros.simulation.clock import VirtualClock
 from edge_vlm_ros.simulation.events import EventQueue
 from edge_vlm_ros.simulation.result import SimulationResult
+from edge_vlm_ros.simulation.settings import Limits
 from edge_vlm_ros.simulation.simulator import simulate
 from edge_vlm_ros.simulation.workload import Asked, Frame, Workload
 
@@ -72,6 +73,18 @@ def test_work_is_slowed_by_what_others_do() -> None:
     assert plain.ingestion_lag_s == (4.0 + 0.625, 8.0 + 0.625)
     # The first frame is computed beside the encoding of the second, the second beside nothing.
     assert slowed.ingestion_lag_s == (4.0 + 2 * 0.625, 8.0 + 0.625)
+
+
+def test_what_is_computed_ahead_after_all_is_done_does_not_count() -> None:
+    workload = one_question(frames=3)
+    limits = Limits(max_frames=4, keep_frames=2, max_pending_frames=4)
+    ahead = simulate(machine("cpu"), workload, "single:cpu", limits)
+    (answer,) = ahead.answers
+    assert ahead.end_s == answer.arrived + answer.total_s
+    last = max(step.started + step.seconds for step in ahead.timelines["cpu"])
+    assert last > ahead.end_s and ahead.utilisation("cpu") <= 1.0
+    whole = simulate(machine("cpu"), workload, "single:cpu")
+    assert (whole.end_s, whole.utilisation("cpu")) == (ahead.end_s, ahead.utilisation("cpu"))
 
 
 def test_what_has_ended_slows_nobody() -> None:
