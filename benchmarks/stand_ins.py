@@ -160,7 +160,7 @@ def _write_profile(folder: Path, name: str, shape: Shape) -> Path:
     }
     document["history"] = {
         "max_frames": MAX_FRAMES,
-        "keep_frames": 0,  # else they were computed ahead while the other side is measured
+        "keep_frames": 1,  # more would be computed ahead while the other side is measured
         "max_turns": 0,
     }
     path = folder / "profile.yaml"
