@@ -224,8 +224,7 @@ class Trunks:
             return None
         # The question that it was requested for may be gone, and its room with it.
         stop, question = export.boundaries[-1], min(record.reserved, default=None)
-        may = not record.ahead or self._has_spare(record.engine, stop.tokens - record.cells)
-        if may and self._budget.make_room(record, stop.tokens, question):
+        if self._budget.make_room(record, stop.tokens, question):
             self._import(record, export.boundaries, event.snapshots)
         return record
 

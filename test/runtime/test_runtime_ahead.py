@@ -17,13 +17,14 @@ from helpers import (
     hold_decoding,
     hold_encoder,
     hold_ingestion,
+    hold_prefill,
     settle,
     show,
 )
 from two_engines import QUESTION, TWO, ask
 
 from edge_vlm_ros.engines.errors import ComputeError
-from edge_vlm_ros.history import Epoch
+from edge_vlm_ros.history import Epoch, Version
 from edge_vlm_ros.runtime import (
     AskOptions,
     EngineConfig,
@@ -68,7 +69,7 @@ def test_a_full_history_has_one_frame_computed(start: Start, reference: Referenc
         gate.wait_until_reached()
         status = runtime.stream_status("table")
         assert (status.frames, status.pending_frames) == (4, 1)
-        assert status.published.epoch == known.number == 1
+        assert status.published == Version("table", known.number, 4) == Version("table", 1, 4)
         now = runtime.ask("table", QUESTION, AskOptions(max_tokens=4))
     result = now.result(PATIENCE_S)
     assert result.metrics.replayed_tokens == 0
@@ -247,16 +248,15 @@ def test_answers_side_by_side_keep_their_room(start: Start) -> None:
     runtime = start(engine=engine, history=history, questions=limits)
     show(runtime, "table", clip(1).frames(6))
     settle(runtime)
-    with hold_decoding(runtime) as gate:
-        answers = [runtime.ask("table", QUESTION) for _ in range(2)]
-        gate.wait_until_reached()
-
-        def given() -> int:
-            status = engine_of(runtime).status()
-            return int(status.running_answers + status.waiting_answers)
-
-        eventually(lambda: given() == 2)
-        assert engine_of(runtime).status().waiting_answers == 0
+    with hold_decoding(runtime) as decoding:
+        with hold_prefill(runtime) as prefill:
+            answers = [runtime.ask("table", QUESTION) for _ in range(2)]
+            prefill.wait_until_reached()
+            questions = runtime._loaded().answering.questions
+            eventually(lambda: all(q.running_on for q in questions.values()), "both are given")
+        decoding.wait_until_reached()
+        status = engine_of(runtime).status()
+        assert (status.running_answers, status.waiting_answers) == (2, 0)
     assert not any(answer.result(PATIENCE_S).error for answer in answers)
 
 
@@ -300,7 +300,10 @@ def test_an_answer_about_an_older_epoch_elsewhere_hinders_nothing(start: Start) 
         answer = runtime.ask("table", QUESTION, AskOptions(engine="second", max_tokens=30))
         gate.wait_until_reached()
         show(runtime, "table", frames[6:], 6)
+        eventually(lambda: runtime.stream_status("table").published.n == 1 + 6)
+        assert len(runtime._loaded().streams["table"].history.epochs) == 2
         eventually(lambda: ahead(runtime) == OPENING + 3 * FRAME, "cpu has time")
+        assert runtime._loaded().slots["second"].ready, "the answer is still held there"
     assert not answer.result(PATIENCE_S).error
 
 
@@ -332,6 +335,40 @@ def test_frames_that_have_come_go_first(start: Start) -> None:
     )
     assert first > last
     assert ahead(runtime) == OPENING + 3 * FRAME
+
+
+def test_nothing_is_computed_ahead_while_frames_wait(start: Start) -> None:
+    runtime = start(engines=TWO, history=SMALL)
+    coordinator = runtime._loaded()
+    table = coordinator.streams["table"]
+    table.is_idle = lambda engine: engine == "second"
+    with hold_ingestion(runtime) as gate:
+        show(runtime, "table", clip(1).frames(5))
+        gate.wait_until_reached()
+        eventually(lambda: all_encoded(runtime, "table"))
+        number = successor(runtime).number
+        begun = runtime._on_loop(lambda: coordinator.trunks.table.of_epoch("table", number))
+        assert all(record.submitted.n <= 1 for record in begun), "at most what all begin with"
+    settle(runtime)
+    assert ahead(runtime, "second") == OPENING + 2 * FRAME
+
+
+def test_it_makes_room_first_and_is_not_kept_elsewhere(start: Start) -> None:
+    limits = QuestionLimits(max_question_tokens=20, default_max_tokens=20, max_answer_tokens=20)
+    history = HistoryConfig(
+        max_frames=6, keep_frames=3, max_turns=0, max_tokens=OPENING + 6 * FRAME
+    )
+    engine = EngineConfig(n_threads=1, n_ctx=768, max_parallel=1)
+    runtime = start("table", "shelf", engine=engine, history=history, questions=limits)
+    show(runtime, "table", clip(1).frames(6))
+    settle(runtime)
+    assert ahead(runtime) == OPENING + 3 * FRAME
+    show(runtime, "shelf", clip(2).frames(6))
+    settle(runtime)
+    assert ahead(runtime) == 0
+    assert runtime._loaded().trunks.table.holder("cpu", "table", 0, 1 + 6) is not None
+    assert runtime.stream_status("shelf").published.n == 1 + 6
+    assert runtime.placement_status().exported_bytes == 0
 
 
 def test_an_engine_that_has_handed_its_answer_off_is_idle(start: Start) -> None:
