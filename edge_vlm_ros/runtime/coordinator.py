@@ -72,9 +72,7 @@ class Coordinator:
         self.inbox = inbox
         self.streams = {stream.name: stream for stream in streams}
         self.active = False
-        self.slots = slots
-        self.trunks = trunks
-        self.planner = planner
+        self.slots, self.trunks, self.planner = slots, trunks, planner
         self._cache = cache
         self._admission = Admission(limits, self.streams, slots.names, prompt, tokenize)
         self._listener = listener
@@ -129,8 +127,10 @@ class Coordinator:
         if self.trunks.take_retry():
             self._ingest_all()
             self.answering.advance()
+        if isinstance(message, EngineSaid) and isinstance(message.event, TokensGenerated):
+            return  # they come often, and give no engine time
         for stream in self.streams.values():
-            stream.prepare()
+            stream.compute_ahead()
 
     def patience(self) -> float | None:
         """Seconds after which ``step`` must be called even if no message comes; None: never."""

@@ -242,7 +242,7 @@ class StreamState:
             held = max((record.computed.n for record in records), default=0)
             self.history.publish(Version(self.name, epoch.number, held))
 
-    def prepare(self) -> None:
+    def compute_ahead(self) -> None:
         """Have an idle engine compute one more item of the next epoch: the one that has begun it,
         or the one that ingests the stream, or else one that computes the same. Only when all that
         is in use has been computed."""
@@ -257,7 +257,7 @@ class StreamState:
         begun = [r.engine for r in self._trunks.table.of_epoch(self.name, successor.number)]
         idle = [name for name in begun or (engine, *equal) if self.is_idle(name)]
         if idle:
-            self._trunks.prepare(self, successor, idle[0])
+            self._trunks.compute_ahead(self, successor, idle[0])
 
     def _has_news(self) -> bool:
         """Whether something is encoded that the ingest engine was not told to compute."""

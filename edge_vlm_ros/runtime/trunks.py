@@ -118,9 +118,10 @@ class Trunks:
         """Have ``engine`` compute versions up to ``n``, as far as there is room; returns how far
         it has come."""
         known = self.table.get(engine, source.name, epoch.number)
-        if known is not None and known.submitted.n >= n:
+        if known is not None:
             known.ahead = False
-            return known.computed.n
+            if known.submitted.n >= n:
+                return known.computed.n
         if (engine, source.name, epoch.number) in self._evicted and n <= epoch.published_n:
             return n  # it comes back when there is something new, or a question about it
         record = known or self._record(source, epoch, engine)
@@ -134,7 +135,7 @@ class Trunks:
             self._extend(record, source, epoch, target, Path.ANY)
         return record.computed.n
 
-    def prepare(self, source: TrunkSource, epoch: Epoch, engine: str) -> None:
+    def compute_ahead(self, source: TrunkSource, epoch: Epoch, engine: str) -> None:
         """Have ``engine`` compute the next version of an epoch that is not in use yet, if it has
         nothing else to do and there is room to spare."""
         busy = any(not record.settled for record in self.table.on_engine(engine))
@@ -189,9 +190,8 @@ class Trunks:
         if record is None:
             return None
         if record.ahead:  # it is computed when it is needed
-            _logger.warning(
-                "engine %s: %s not computed ahead: %s", engine, event.trunk, event.error
-            )
+            text = "engine %s: the next epoch of stream %s is not computed ahead: %s"
+            _logger.warning(text, engine, event.trunk.stream, event.error)
             self._evict(record)
             return None
         record.submitted = record.importing = record.computed

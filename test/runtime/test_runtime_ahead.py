@@ -291,6 +291,27 @@ def test_what_fails_ahead_is_tried_once_and_counts_for_nothing(
     assert_released(runtime)
 
 
+def test_what_is_half_done_ahead_belongs_to_the_epoch_that_begins(start: Start) -> None:
+    """From then on it is what the stream grows: a failure does not end it, nor want of room."""
+    runtime = start(history=SMALL)
+    table = runtime._loaded().streams["table"]
+    frames = clip(1).frames(7)
+    show(runtime, "table", frames[:5])
+    settle(runtime)
+    table.is_idle = lambda engine: False
+    show(runtime, "table", frames[5:6], 5)
+    settle(runtime)
+    assert ahead(runtime) == OPENING + 2 * FRAME
+    record = runtime._loaded().trunks.table.get("cpu", "table", successor(runtime).number)
+    assert record is not None and record.ahead and not table.grows(record)
+    with hold_ingestion(runtime) as gate:
+        show(runtime, "table", frames[6:], 6)
+        gate.wait_until_reached()
+        assert not record.ahead and table.grows(record)
+    settle(runtime)
+    assert record.computed.n == 1 + 4
+
+
 def test_an_answer_about_an_older_epoch_elsewhere_hinders_nothing(start: Start) -> None:
     runtime = start(engines=TWO, history=SMALL)
     frames = clip(1).frames(9)
