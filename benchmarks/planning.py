@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.planning.costs import (
@@ -28,6 +28,7 @@ from edge_vlm_ros.planning.state import (
     QuestionState,
     StreamState,
 )
+from edge_vlm_ros.planning.takeover import MOST_QUESTIONS
 
 from .planning_coordinator import measure_decisions
 
@@ -76,6 +77,33 @@ def whole_rows(rounds: int) -> Iterator[str]:
             times = sorted(measure_decisions(engines, queued, rounds))
             p99 = times[int(0.99 * len(times))]
             yield f"| {engines} | {queued} | {statistics.median(times):.0f} | {p99:.0f} |"
+
+
+TAKE_OVER_HEADER = """\
+| engines | median us | p99 us |
+|---|---|---|"""
+
+
+def take_over_rows(rounds: int) -> Iterator[str]:
+    """Whether an engine that is done should go on with another stream's frames, with as many
+    questions waiting as are looked at, beside eight answers."""
+    for engines in ENGINES[1:]:
+        names = tuple(f"engine{i}" for i in range(engines))
+        state, question, costs = _situation(names, 8, True)
+        behind = replace(state.streams[1], ordered_tokens=HISTORY, held={})
+        streams = (state.streams[0], behind, *state.streams[2:])
+        state = replace(state, streams=streams)
+        asked = replace(question, stream=behind.name, held={names[1]: Held(0, HISTORY)})
+        questions = [asked] * MOST_QUESTIONS
+        policy = make_policy("sdep", names, [s.name for s in streams], "completion")
+        times = []
+        for _ in range(rounds):
+            began = time.thread_time()
+            policy.take_over(state, questions, names[0], costs)
+            times.append(1e6 * (time.thread_time() - began))
+        times.sort()
+        p99 = times[int(0.99 * len(times))]
+        yield f"| {engines} | {statistics.median(times):.0f} | {p99:.0f} |"
 
 
 def measure_planning(rounds: int) -> list[DecisionTime]:

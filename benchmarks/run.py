@@ -143,6 +143,9 @@ def _planning(arguments: argparse.Namespace) -> None:
     print(f"\n### The coordinator's whole decision\n\n{planning.WHOLE_HEADER}", flush=True)
     for row in planning.whole_rows(100 if arguments.quick else 1000):
         print(row, flush=True)
+    print(f"\n### Whether to take frames over\n\n{planning.TAKE_OVER_HEADER}", flush=True)
+    for row in planning.take_over_rows(50 if arguments.quick else 300):
+        print(row, flush=True)
     print()
 
 

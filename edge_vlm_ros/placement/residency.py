@@ -110,12 +110,16 @@ class ResidencyTable:
 
     def renew(self, record: TrunkRecord) -> None:
         """Begin the trunk again in the same record, for those who need it: it holds nothing yet."""
+        record.held.clear()
+        self.cut(record)
+
+    def cut(self, record: TrunkRecord) -> None:
+        """Begin the trunk again with what it holds, and nothing more on its way."""
         self._lives += 1
         record.trunk = replace(record.trunk, life=self._lives)
-        record.held.clear()
         record.planned.clear()
         record.awaited_n = 0
-        record.submitted = record.importing = record.root
+        record.submitted = record.importing = record.computed
 
     def get(self, engine: str, stream: str, epoch: int) -> TrunkRecord | None:
         return self._records.get((engine, stream, epoch))

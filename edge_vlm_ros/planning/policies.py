@@ -8,11 +8,12 @@ from typing import Protocol
 from .comparison import among_usable, compare, usable_ways
 from .costs import CostModel
 from .ingestion import ingest_engine
-from .plan import Objective, Plan
+from .plan import Alternative, Objective, Plan
 from .rebalancing import Move, RunningAnswer, best_move, may_help
 from .sdep import Sdep
 from .shares import EngineLoad, engine_load
 from .state import EngineState, PlanningState, QuestionState
+from .takeover import stream_to_take_over
 
 POLICIES = ("sdep", "single:ENGINE", "batched:ENGINE", "idle_first", "isolated", "round_robin")
 
@@ -30,6 +31,22 @@ class Policy(Protocol):
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         """The engine that computes the frames of ``stream`` from now on."""
+        ...
+
+    def take_over(
+        self,
+        state: PlanningState,
+        questions: Sequence[QuestionState],
+        engine: str,
+        costs: CostModel,
+    ) -> str:
+        """The stream whose frames ``engine``, which has computed its own, goes on with; empty:
+        none. ``state`` is without the ``questions``, which no engine has begun."""
+        ...
+
+    @property
+    def plans_again(self) -> bool:
+        """Whether a question that had to wait for its history is planned anew when it is there."""
         ...
 
     def may_move(self, running: Mapping[str, int], costs: CostModel) -> bool:
@@ -50,6 +67,8 @@ class Policy(Protocol):
 class _Baseline:
     """Picks engines by a rule of its own; times are foreseen for the one choice only."""
 
+    plans_again = False
+
     def __init__(self, name: str, objective: Objective) -> None:
         self.name = name
         self._objective: Objective = objective
@@ -59,6 +78,15 @@ class _Baseline:
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return _current_engine(state, stream)
+
+    def take_over(
+        self,
+        state: PlanningState,
+        questions: Sequence[QuestionState],
+        engine: str,
+        costs: CostModel,
+    ) -> str:
+        return ""
 
     def may_move(self, running: Mapping[str, int], costs: CostModel) -> bool:
         """No: they stay where they are."""
@@ -151,9 +179,10 @@ class RoundRobin(_Baseline):
 
 
 class SdepPolicy:
-    """State-driven execution planning: see sdep.py, ingestion.py and rebalancing.py."""
+    """State-driven execution planning: see sdep.py, ingestion.py, takeover.py, rebalancing.py."""
 
     name = "sdep"
+    plans_again = True
 
     def __init__(self, objective: Objective) -> None:
         self._sdep = Sdep(objective)
@@ -163,6 +192,18 @@ class SdepPolicy:
 
     def ingest_engine(self, state: PlanningState, stream: str, costs: CostModel) -> str:
         return ingest_engine(state, stream, costs)
+
+    def take_over(
+        self,
+        state: PlanningState,
+        questions: Sequence[QuestionState],
+        engine: str,
+        costs: CostModel,
+    ) -> str:
+        def choose(then: PlanningState, question: QuestionState) -> Alternative:
+            return self._sdep.best(then, question, costs)
+
+        return stream_to_take_over(state, questions, engine, costs, choose)
 
     def may_move(self, running: Mapping[str, int], costs: CostModel) -> bool:
         return may_help(running, costs)

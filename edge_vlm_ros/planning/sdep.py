@@ -46,8 +46,16 @@ class Sdep:
                     return None
         return Plan("sdep", chosen, tuple(found), self._reason(chosen, found, state))
 
+    def best(self, state: PlanningState, question: QuestionState, costs: CostModel) -> Alternative:
+        """What would be chosen if shares did not matter."""
+        found = compare(state, among_usable(question, state), costs, self._objective)
+        return self._choose(found, state)
+
     def _choose(self, found: list[Alternative], state: PlanningState) -> Alternative:
-        ways = usable_ways(found)
+        usable = usable_ways(found)
+        # What is to be handed off to a full engine would wait for it before it begins.
+        begun = [a for a in usable if not (a.is_handoff and _is_full(state, a.decode_engine))]
+        ways = begun or usable
         scores = [a.score(self._objective) for a in ways]
         enough = min(scores) * (1.0 + STAY)
         near = [a for a, score in zip(ways, scores, strict=True) if score <= enough]

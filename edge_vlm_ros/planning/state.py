@@ -57,6 +57,8 @@ class StreamState:
     """Of its history, ordered on its ingest engine and not computed."""
     held: Mapping[str, int] = field(default_factory=dict)
     """Tokens of its history that are computed, by engine."""
+    pinned: bool = False
+    """Its ingest engine was said from outside."""
     question_rate_hz: float = 0.0
     prompt_tokens: float = 0.0
     answer_tokens: float = 0.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection
 
 from edge_vlm_ros.history import Version, VersionBinding
@@ -10,6 +11,7 @@ from .answer import AskOptions, QuestionRejected
 from .config import QuestionLimits
 from .path import Path
 from .prompt import PromptTemplate
+from .status import QuestionStatus
 from .stream import StreamState
 from .trunks import Trunks
 
@@ -18,7 +20,7 @@ MAX_STOP_STRINGS = 16
 
 
 class Admission:
-    """Checks a question before it is bound; every refusal says what to do."""
+    """Checks a question before it is bound; every refusal says what to do. Keeps count."""
 
     def __init__(
         self,
@@ -29,6 +31,9 @@ class Admission:
         tokenize: Callable[[str], tuple[int, ...]],
     ) -> None:
         self.limits = limits
+        self.accepted = 0
+        self.rejections: Counter[str] = Counter()
+        """By reason."""
         self._streams = streams
         self._engines = engines
         self._prompt = prompt
@@ -56,6 +61,15 @@ class Admission:
         if len(prompt) > self.limits.max_question_tokens:
             raise self._too_long(f"{len(prompt)} tokens")
         return prompt
+
+    def status(self, pending: int, finished: dict[str, int]) -> QuestionStatus:
+        return QuestionStatus(
+            pending=pending,
+            max_pending=self.limits.max_pending,
+            accepted=self.accepted,
+            rejected=dict(self.rejections),
+            finished=finished,
+        )
 
     def _check_stream(self, stream: str) -> None:
         if stream not in self._streams:

@@ -20,6 +20,7 @@ from edge_vlm_ros.placement.residency import TrunkRecord
 
 from .answer import AnswerState
 from .engine_slots import EngineSlots
+from .placing import Placing
 from .planner import Planner
 from .question import Question, StateBefore, context_used
 from .stream import StreamState
@@ -62,6 +63,13 @@ class Answering:
         self._planner = planner
         planner.watch(self.questions)
         self._clock = clock
+        self._placing = Placing(
+            planner,
+            slots,
+            trunks,
+            clock,
+            lambda question, text: self._end_here(question, FinishReason.ERROR, text),
+        )
         self._updated = updated
         self._ended = ended
         self._moved = moved
@@ -101,10 +109,14 @@ class Answering:
         version = question.version
         stream = self._streams[version.stream]
         epoch = stream.history.epoch(version.epoch)
-        if version.n > epoch.encoded_n or not (question.engine or self._place(question, epoch)):
+        if version.n > epoch.encoded_n:
+            return
+        if not (question.engine or self._placing.place(question, epoch)):
             return
         if question.running_on is None:
             record = self._need(question, stream, epoch, question.next_engine)
+            if record is not None and self._placing.place_again(question, epoch):
+                record = self._need(question, stream, epoch, question.next_engine)
             if record is not None:
                 self._start(question, stream, epoch, record)
         if question.is_handoff and question.running_on is not None:
@@ -150,22 +162,15 @@ class Answering:
         question.moving_to, question.wants_kv = "", False
         self._streams[question.version.stream].history.unwant(question.version)
 
-    def _place(self, question: Question, epoch: Epoch) -> bool:
-        usable = self._usable_engines(question)
-        if not usable:
-            return False
-        try:
-            question.waits_for_place = not self._planner.place(question, epoch, usable)
-            return not question.waits_for_place
-        except Exception as error:  # nobody would ever come back to this question
-            _logger.exception("no plan could be made for answer %d", question.answer_id)
-            text = f"no plan could be made: {type(error).__name__}: {error}"
-            self._end_here(question, FinishReason.ERROR, text)
-            return False
-
-    def _usable_engines(self, question: Question) -> list[str]:
-        ready = [slot.config.name for slot in self._slots.ready]
-        return [name for name in ready if name not in question.failed_on]
+    def take_over(self, engine: str) -> str:
+        """Have an engine that is done with its own frames go on with those of another stream, if
+        that is planned; returns which. Its questions are to be advanced then."""
+        name = self._planner.take_over(engine)
+        if name:
+            _logger.info("engine %s goes on with the frames of stream %s", engine, name)
+            self._placing.unplace(q for q in self.questions.values() if q.version.stream == name)
+            self._streams[name].go_on_with(engine)
+        return name
 
     def _need(
         self, question: Question, stream: StreamState, epoch: Epoch, engine: str
@@ -342,7 +347,7 @@ class Answering:
             question.prefilled = None  # it may have been refused: the same engine can do without
         elif question.running_on is not None:
             question.failed_on.add(question.running_on)
-        if question.ending is not None or not self._usable_engines(question):
+        if question.ending is not None or not self._placing.usable_engines(question):
             return False
         self._move(question, error)
         return True

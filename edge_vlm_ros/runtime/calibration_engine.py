@@ -135,7 +135,8 @@ class EngineBench:
         fork = ForkTrunk(_TRUNK, _COPY, middle)
         append = AppendToTrunk(_COPY, middle.n + 1, (chunk,) * n)
         batch = min(_LOAD_ANSWERS, self._batches[-1])
-        n = _times(costs.decode.seconds(batch, middle.tokens), 2, self._n_answer)
+        # They begin one after the other, a decode step apart: as many steps again have all of them.
+        n = min(2 * batch, self._most_answer)
         answers = [self._answer(i, middle, self._random(), n) for i in range(batch)]
         moved = self._movable[-1]
         export = ExportRange(0, _TRUNK, (_START, moved))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import queue
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -83,8 +82,7 @@ class Coordinator:
         self.committing = Committing(
             self.streams, prompt, tokenize, limits.commit_order, self._deliver
         )
-        self._next_answer_id, self._accepted = 1, 0
-        self._rejections: Counter[str] = Counter()
+        self._next_answer_id = 1
         self._on_idle: list[Callable[[], None]] = []
         planner.planned = self._planned
         planner.ended = lambda record: self._tell(listener.plan_finished, record)
@@ -234,7 +232,10 @@ class Coordinator:
             return
         stream = self.streams[event.trunk.stream]
         version = stream.computed(record, event)
+        taken_over = self.answering.take_over(engine) if record.settled else ""
         self.answering.advance(stream.name)
+        if taken_over:
+            self.answering.advance(taken_over)
         self._advance(stream)
         if version is not None:
             self._tell(self._listener.version_published, version)
@@ -296,7 +297,7 @@ class Coordinator:
         try:
             return self._accept(stream, text, options, arrived)
         except QuestionRejected as rejection:
-            self._rejections[rejection.reason] += 1
+            self._admission.rejections[rejection.reason] += 1
             self._tell(
                 self._listener.question_rejected, stream, text, rejection.reason, str(rejection)
             )
@@ -324,7 +325,7 @@ class Coordinator:
             raise
         answer = Answer(self._next_answer_id, name, text, self._cancel)
         self._next_answer_id += 1
-        self._accepted += 1
+        self._admission.accepted += 1
         question = Question(
             answer=answer,
             prompt=prompt,
@@ -385,13 +386,8 @@ class Coordinator:
 
     # ---------------------------------------------------------------- readings
     def question_status(self) -> QuestionStatus:
-        return QuestionStatus(
-            pending=len(self.answering.questions),
-            max_pending=self._admission.limits.max_pending,
-            accepted=self._accepted,
-            rejected=dict(self._rejections),
-            finished=self.committing.endings,
-        )
+        pending = len(self.answering.questions)
+        return self._admission.status(pending, self.committing.endings)
 
     def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from edge_vlm_ros.engines.protocol import Boundary, ExportRange, TrunkId
+from edge_vlm_ros.history import Epoch
 from edge_vlm_ros.placement.eviction import cut_ranges
-from edge_vlm_ros.placement.residency import TrunkRecord
+from edge_vlm_ros.placement.residency import ResidencyTable, TrunkRecord, farthest
 
+from .boundary import boundary
 from .engine_slots import EngineSlots
 
 
@@ -28,10 +30,35 @@ class Export:
 class Exports:
     """Requests to engines. A trunk that waits for one has its number in ``TrunkRecord.export``."""
 
-    def __init__(self, slots: EngineSlots) -> None:
+    def __init__(self, slots: EngineSlots, table: ResidencyTable) -> None:
         self._slots = slots
+        self._table = table
         self._exports: dict[int, Export] = {}
         self._next_request = 1
+
+    def request_missing(self, record: TrunkRecord, epoch: Epoch, n: int) -> bool:
+        """Ask the engine that holds most of what a trunk lacks of version ``n`` for it; False if
+        there is none."""
+        start = record.submitted.n
+        if start >= n:
+            return False
+        if self._adopt(record, n):
+            return True
+        others = self._table.of_epoch(record.trunk.stream, epoch.number)
+        able = (o for o in others if o.computed.n > start and self.can_give(o, record))
+        other = farthest(able)
+        if other is None:
+            return False
+        ends = [boundary(epoch, at) for at in range(start, min(n, other.computed.n) + 1)]
+        if ends[-1].tokens == ends[0].tokens:
+            return False  # frames that could not be encoded: nothing to move
+        self.request(other, ends, record)
+        return True
+
+    def can_give(self, source: TrunkRecord, destination: TrunkRecord) -> bool:
+        """Whether an engine can export a trunk to another one."""
+        one, other = source.engine, destination.engine
+        return one != other and self._slots[one].ready and self._slots.can_import(one, other)
 
     def request(
         self, holder: TrunkRecord, ends: list[Boundary], destination: TrunkRecord | None
@@ -48,7 +75,7 @@ class Exports:
         command = ExportRange(request, holder.trunk, boundaries)
         self._slots.engine(holder.engine).submit(command)
 
-    def adopt(self, record: TrunkRecord, n: int) -> bool:
+    def _adopt(self, record: TrunkRecord, n: int) -> bool:
         """Let ``record``, which is to reach version ``n``, wait for an export of what was evicted a
         moment ago; False when there is none that fits."""
         for request, export in self._exports.items():

@@ -107,7 +107,7 @@ class Planner:
         ``usable``; False: it waits until one of them is free."""
         now, began = self._clock(), time.perf_counter()
         plan = self.policy.plan(
-            self._reader.state(usable, now, question),
+            self._reader.state(usable, now, (question,)),
             self._reader.question(question, epoch, usable),
             self._learner.model(),
         )
@@ -120,8 +120,9 @@ class Planner:
         chosen = plan.chosen
         question.engine, question.prefill_engine = chosen.decode_engine, chosen.prefill_engine
         question.planned_path = _path(question, plan)
-        question.context_due = now + chosen.context_s
-        self._routing.add(chosen.decode_engine, now)
+        question.planned_at, question.context_due = now, now + chosen.context_s
+        if not question.planned_again:
+            self._routing.add(chosen.decode_engine, now)
         waited = now - question.arrived
         question.plan = PlanRecord(
             answer_id=question.answer_id,
@@ -175,6 +176,16 @@ class Planner:
         usable = [slot.config.name for slot in self._slots.ready]
         state = self._reader.state(usable, self._clock())
         return self.policy.ingest_engine(state, stream, self._learner.model())
+
+    def take_over(self, engine: str) -> str:
+        """The stream whose frames ``engine`` is to go on with now that it has computed its own;
+        empty: none."""
+        usable = [slot.config.name for slot in self._slots.ready]
+        waiting = {q.version.stream for q in self.questions.values() if q.is_open}
+        if all(self._streams[name].ingest_engine == engine for name in waiting):
+            return ""
+        state, questions = self._reader.backlog(usable, self._clock())
+        return self.policy.take_over(state, questions, engine, self._learner.model())
 
     def is_idle(self, engine: str) -> bool:
         """Whether no question is on an engine, on its way to it, or without a place yet."""

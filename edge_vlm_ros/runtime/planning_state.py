@@ -51,10 +51,12 @@ class StateReader:
         self._encoders = encoders
 
     def state(
-        self, usable: Collection[str], now: float, planned: Question | None = None
+        self, usable: Collection[str], now: float, planned: Collection[Question] = ()
     ) -> PlanningState:
-        """Everything but the question that is ``planned``, of the engines in ``usable``."""
-        answers = self._answers(now)
+        """Everything but the questions that are ``planned``, of the engines in ``usable``."""
+        ids = {question.answer_id for question in planned}
+        others = [q for q in self._questions.values() if q.answer_id not in ids]
+        answers = self._answers(others, now)
         by_engine: dict[str, list[TrunkRecord]] = defaultdict(list)
         by_stream: dict[str, list[TrunkRecord]] = defaultdict(list)
         for record in self._trunks.table:
@@ -67,7 +69,7 @@ class StateReader:
                 self._engine(name, answers[name], by_engine[name], now) for name in usable
             ),
             streams=tuple(self._stream(stream, by_stream[stream.name], now) for stream in streams),
-            unplaced=tuple(self._unplaced(planned)),
+            unplaced=tuple(self._unplaced(others, {q.version.stream for q in planned})),
             importable=_pairs(usable, self._slots.can_import),
             equal=_pairs(usable, self._slots.are_equal),
             encoders_busy=self._encoders if encoding else (),
@@ -90,6 +92,22 @@ class StateReader:
             path="" if question.path is Path.ANY else question.path.value,
             may_hand_off=fresh,
         )
+
+    def backlog(
+        self, usable: Collection[str], now: float
+    ) -> tuple[PlanningState, list[QuestionState]]:
+        """The questions whose version is encoded and that no engine has begun, those first whose
+        history some engine holds; and the state without them."""
+        found: list[Question] = []
+        states: list[QuestionState] = []
+        for question in self._questions.values():
+            version = question.version
+            if question.is_open:
+                epoch = self._streams[version.stream].history.epoch(version.epoch)
+                if version.n <= epoch.encoded_n:
+                    found.append(question)
+                    states.append(self.question(question, epoch, usable))
+        return self.state(usable, now, found), sorted(states, key=_is_nowhere)
 
     def running(self, usable: Collection[str]) -> list[RunningAnswer]:
         """The answers that are being decoded and may go on on any engine in ``usable``. A history
@@ -133,11 +151,11 @@ class StateReader:
             routed=self._routing.of(name),
         )
 
-    def _answers(self, now: float) -> dict[str, list[AnswerLoad]]:
+    def _answers(self, questions: Iterable[Question], now: float) -> dict[str, list[AnswerLoad]]:
         """By engine, those in its hands first."""
         loads: dict[str, list[AnswerLoad]] = defaultdict(list)
         running, waiting = [], []
-        for question in self._questions.values():
+        for question in questions:
             if question.running_on is not None:
                 running.append(question)
             elif question.engine:
@@ -155,20 +173,23 @@ class StateReader:
                 loads[question.running_on or question.engine].append(load)
         return loads
 
-    def _unplaced(self, planned: Question | None) -> Iterator[UnplacedQuestion]:
-        others = [q for q in self._questions.values() if not q.engine and q is not planned]
+    def _unplaced(
+        self, questions: Iterable[Question], planned: Collection[str]
+    ) -> Iterator[UnplacedQuestion]:
+        """Of streams about which a question is ``planned``, encoded ones come after it."""
+        others = [q for q in questions if not q.engine and not q.waits_for_place]
         missing = [_frames_to_encode(stream) for stream in self._streams.values() if others]
         for question in others:
             stream, version = self._streams[question.version.stream], question.version
             epoch = stream.history.epoch(version.epoch)
-            if version.n <= epoch.encoded_n:
+            if version.n <= epoch.encoded_n and stream.name in planned:
                 continue
             load = AnswerLoad(
                 epoch.registered_tokens,
                 len(question.prompt),
                 self._estimates[version.stream].tokens_left(question),
             )
-            own = version.n - epoch.encoded_n
+            own = max(0, version.n - epoch.encoded_n)
             # Streams take turns with the encoder.
             frames = sum(min(own, frames) for frames in missing)
             yield UnplacedQuestion(stream.ingest_engine or "", load, frames)
@@ -201,6 +222,7 @@ class StateReader:
             history_tokens=epoch.registered_tokens,
             ordered_tokens=current[engine].tokens_to_compute if engine in current else 0,
             held={name: record.computed.tokens for name, record in current.items()},
+            pinned=stream.pinned,
             question_rate_hz=estimates.questions.value(now),
             prompt_tokens=estimates.prompt_tokens.value,
             answer_tokens=estimates.answer_tokens_seen,
@@ -228,3 +250,7 @@ def _tokens_to_prefill(question: Question) -> int:
 
 def _first_token_due(question: Question) -> float:
     return question.arrived + question.plan.predicted_first_token_s if question.plan else 0.0
+
+
+def _is_nowhere(question: QuestionState) -> bool:
+    return all(held.computed < question.history_tokens for held in question.held.values())

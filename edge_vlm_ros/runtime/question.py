@@ -78,6 +78,10 @@ class Question:
     """The last plan made for it."""
     history_tokens: int = 0
     """Of its version, known when it has been planned."""
+    planned_at: float = 0.0
+    """When the last plan was made."""
+    planned_again: bool = False
+    """It had to wait for its history, and has been planned anew since that is there."""
     waits_for_place: bool = False
     """Planned, and to be planned again when an engine has a place for another answer."""
     context_due: float = 0.0
@@ -133,6 +137,12 @@ class Question:
         return self.engine != self.prefill_engine and not self.handed_off
 
     @property
+    def is_open(self) -> bool:
+        """Whether no engine has begun it, so that it may go anywhere."""
+        is_new = not (self.handed_off or self.token_ids or self.ending)
+        return is_new and self.running_on is None and self.wants_kv
+
+    @property
     def next_engine(self) -> str:
         return self.prefill_engine if self.is_handoff else self.engine
 
@@ -152,13 +162,18 @@ class Question:
             self.engine, self.moving_to = self.moving_to, ""
             self.was_moved, self.is_leaving = True, False
 
-    def forget_places(self) -> None:
-        """Everything is to be chosen anew."""
-        self.running_on = None
-        self.engine = self.prefill_engine = self.moving_to = ""
-        self.handed_off = self.is_leaving = False
-        self.path = self.planned_path = Path.ANY
+    def unplace(self) -> None:
+        """No engine is chosen any more."""
+        self.engine = self.prefill_engine = ""
+        self.planned_path = Path.ANY
         self.state_since.clear()
+
+    def forget_places(self) -> None:
+        """Everything is to be chosen anew, whatever was asked for."""
+        self.unplace()
+        self.running_on, self.moving_to = None, ""
+        self.handed_off = self.is_leaving = False
+        self.path = Path.ANY
 
     def start(self, trunk: TrunkId, epoch: Epoch) -> StartAnswer:
         """The command that takes the question on from where it is."""

@@ -210,16 +210,27 @@ class StreamState:
         return record.engine == self.ingest_engine and not record.ahead
 
     def ingest(self) -> None:
-        """Have the engine compute what is encoded, and let go of what nobody needs.
-
-        Epochs are computed one after the other, oldest first, so that at most two trunks of a
-        stream take cells of the engine at a time.
-        """
+        """Have the engine compute what is encoded, and let go of what nobody needs."""
         for epoch in self.history.pop_given_up():
             self._trunks.forget_epoch(self.name, epoch.number)
         self._publish_computed_ahead()
         if not self.pinned and self._has_news():
             self.preferred_engine = self.choose_engine(self.name)
+        self._have_computed()
+        self._release_retired()
+
+    def go_on_with(self, engine: str) -> None:
+        """Have ``engine`` compute the frames from now on, those included that the one before was
+        told to compute and has not."""
+        before, epoch = self.ingest_engine, self.history.current
+        self.preferred_engine = engine
+        self._have_computed()  # imports what is computed; it must be asked for before
+        if before is not None and before != self.ingest_engine:
+            self._trunks.cut_short(self.name, epoch.number, before)
+
+    def _have_computed(self) -> None:
+        """Epochs are computed one after the other, oldest first, so that at most two trunks of a
+        stream take cells of the engine at a time."""
         engine = self.ingest_engine
         behind = engine is None
         for epoch in self.history.epochs:
@@ -232,7 +243,6 @@ class StreamState:
                 continue
             target = min(epoch.encoded_n, needed)
             behind = self._trunks.ingest(self, epoch, target, engine) < needed
-        self._release_retired()
 
     def _publish_computed_ahead(self) -> None:
         """What engines hold of an epoch that has just begun."""

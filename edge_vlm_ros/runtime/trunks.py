@@ -24,7 +24,7 @@ from edge_vlm_ros.engines.snapshot import Snapshot
 from edge_vlm_ros.history import Epoch
 from edge_vlm_ros.placement.cell_budget import CellBudget
 from edge_vlm_ros.placement.prefix_index import PrefixIndex
-from edge_vlm_ros.placement.residency import HeldVersion, ResidencyTable, TrunkRecord, farthest
+from edge_vlm_ros.placement.residency import HeldVersion, ResidencyTable, TrunkRecord
 from edge_vlm_ros.placement.snapshot_cache import SnapshotCache
 from edge_vlm_ros.placement.transfer_counts import TransferCounts
 
@@ -64,7 +64,7 @@ class Trunks:
         self._slots = slots
         self._answer_cells = answer_cells
         self._clock = clock
-        self._exports = Exports(slots)
+        self._exports = Exports(slots, self.table)
         self._cut_short = False
         self._evicted: set[tuple[str, str, int]] = set()
         self._is_ingest = is_ingest
@@ -135,6 +135,22 @@ class Trunks:
             self._extend(record, source, epoch, target, Path.ANY)
         return record.computed.n
 
+    def cut_short(self, stream: str, epoch: int, engine: str) -> None:
+        """Have an engine leave what it was told to compute of a history and has not. What it holds
+        it goes on holding; what is on its way from elsewhere comes."""
+        record = self.table.get(engine, stream, epoch)
+        if record is None or not record.tokens_to_compute or record.tokens_to_import:
+            return
+        before, stop = record.trunk, record.computed
+        self.table.cut(record)
+        self._budget.note_freed()
+        self.prefixes.forget(engine, before)
+        for held in record.held:
+            self._note_prefix(record, held.boundary)
+        if stop.n:
+            self._slots.engine(engine).submit(ForkTrunk(before, record.trunk, stop))
+        self._slots.engine(engine).submit(DropTrunk(before))
+
     def compute_ahead(self, source: TrunkSource, epoch: Epoch, engine: str) -> None:
         """Have ``engine`` compute the next version of an epoch that is not in use yet, if it has
         nothing else to do and there is room to spare."""
@@ -180,15 +196,20 @@ class Trunks:
         record.attempts = 0
         record.last_use = self._clock()
         for b in done:
-            if b.n >= _LEAST_FORK_N:
-                self.prefixes.add(engine, record.trunk, b.identity)
+            self._note_prefix(record, b)
         return record
+
+    def _note_prefix(self, record: TrunkRecord, stop: Boundary) -> None:
+        if stop.n >= _LEAST_FORK_N:
+            self.prefixes.add(record.engine, record.trunk, stop.identity)
 
     def append_failed(self, engine: str, event: AppendFailed) -> TrunkRecord | None:
         """Take a trunk back to what it holds; None when it has been dropped meanwhile."""
         record = self.table.of(engine, event.trunk)
         if record is None:
             return None
+        if event.origin is Origin.FORKED and event.n <= record.computed.n:
+            self._begin_anew(record)  # it was to hold on to what it held
         if record.ahead:  # it is computed when it is needed
             text = "engine %s: the next epoch of stream %s is not computed ahead: %s"
             _logger.warning(text, engine, event.trunk.stream, event.error)
@@ -265,7 +286,7 @@ class Trunks:
             self._fork(record, epoch, n)
         if path is not Path.REPLAY and not record.transfers_refused:
             self._import_snapshots(record, epoch, n)
-            if self._request_export(record, epoch, n):
+            if self._exports.request_missing(record, epoch, n):
                 return
             missing = epoch.tokens(n) - record.submitted.tokens
             if missing and path is Path.IMPORT and self._will_be_held(record, n):
@@ -340,39 +361,17 @@ class Trunks:
             record.importing = stop
             self.counts.imported_bytes += snapshot.n_bytes
 
-    def _request_export(self, record: TrunkRecord, epoch: Epoch, n: int) -> bool:
-        """Ask the engine that holds most of what is missing for it; False if there is none."""
-        start = record.submitted.n
-        if start >= n:
-            return False
-        if self._exports.adopt(record, n):
-            return True
-        others = self.table.of_epoch(record.trunk.stream, epoch.number)
-        able = (o for o in others if o.computed.n > start and self._can_give(o, record))
-        other = farthest(able)
-        if other is None:
-            return False
-        ends = [boundary(epoch, at) for at in range(start, min(n, other.computed.n) + 1)]
-        if ends[-1].tokens == ends[0].tokens:
-            return False  # frames that could not be encoded: nothing to move
-        self._exports.request(other, ends, record)
-        return True
-
     def _will_be_held(self, record: TrunkRecord, n: int) -> bool:
-        """Whether the engine that ingests the stream has been told to compute version ``n``. While
-        it has no room for that it may be a question's reserve that it waits for."""
+        """Whether the engine that ingests the stream has been told to compute version ``n``, or
+        will be when it has imported what comes before. While it has no room for that it may be a
+        question's reserve that it waits for."""
         stream, epoch = record.trunk.stream, record.trunk.epoch
         for other in self.table.of_epoch(stream, epoch):
-            may = self._is_ingest(other) and self._can_give(other, record)
-            if may and other.submitted.n >= n:
+            may = self._is_ingest(other) and self._exports.can_give(other, record)
+            if may and (other.submitted.n >= n or other.export is not None):
                 self._hurry(other, n)
                 return True
         return False
-
-    def _can_give(self, source: TrunkRecord, destination: TrunkRecord) -> bool:
-        """Whether an engine can export a trunk to another one."""
-        one, other = source.engine, destination.engine
-        return one != other and self._slots[one].ready and self._slots.can_import(one, other)
 
     # ---------------------------------------------------------------- dropping
     def _capacity(self, engine: str) -> int:

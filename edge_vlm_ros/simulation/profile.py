@@ -24,6 +24,7 @@ from edge_vlm_ros.planning.costs import (
     RowCost,
     even_batches,
 )
+from edge_vlm_ros.planning.overlaps import as_cost
 
 
 class ProfileError(ValueError):
@@ -198,7 +199,7 @@ class _Reader:
 
     def _activities(self, node: Any, key: str, place: str) -> list[Activity]:
         try:
-            return [Activity(name) for name in self._get(node, key, place)]
+            return [as_cost(Activity(name)) for name in self._get(node, key, place)]
         except ValueError as error:
             raise self._error(f"{place}.{key}", str(error)) from error
 

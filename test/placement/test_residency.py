@@ -39,6 +39,20 @@ def test_a_renewed_trunk_keeps_who_needs_it() -> None:
     assert record.cells == 10
 
 
+def test_a_cut_trunk_keeps_what_it_holds_and_nothing_that_was_on_its_way() -> None:
+    table = ResidencyTable()
+    record = trunk(table, "cpu", "table", 3, 10)
+    record.reserved[5] = 10
+    record.awaited_n = 4
+    record.planned += [end(3, 20), end(4, 30)]
+    record.submitted = end(4, 30)
+    before = record.trunk
+    table.cut(record)
+    assert record.computed == record.submitted == record.importing == end(2, 10)
+    assert (record.planned, record.awaited_n, record.cells) == ([], 0, 10)
+    assert table.of("cpu", record.trunk) is record and table.of("cpu", before) is None
+
+
 def test_what_is_decided_takes_cells_already() -> None:
     table = ResidencyTable()
     record = trunk(table, "cpu", "table", 3, 10)

@@ -46,7 +46,7 @@ from edge_vlm_ros.runtime.calibration import (
     stored_or_calibrated,
 )
 from edge_vlm_ros.runtime.calibration_engine import EngineBench, EngineRoom
-from edge_vlm_ros.runtime.calibration_pairs import EncoderBench, beside
+from edge_vlm_ros.runtime.calibration_pairs import EncoderBench, PairBench, beside
 from edge_vlm_ros.runtime.config import PlanningConfig, QuestionLimits, RuntimeConfig
 from edge_vlm_ros.runtime.engine_maker import EngineMaker, EngineSizes
 from edge_vlm_ros.runtime.engine_slots import EngineSlots
@@ -174,6 +174,21 @@ def test_only_steps_in_company_count() -> None:
     others = [step(0.5, 0.4), step(0.9, 0.6), step(1.5, 1.2), step(2.8, 0.3)]
     assert beside(own, others) == own[1:3]
     assert beside(own, []) == []
+
+
+def test_only_the_largest_batch_counts_beside_another_engine() -> None:
+    """A row or two fight for memory, and are not what runs when there is something to do."""
+
+    def step(n: int, seconds: float) -> StepRecord:
+        return StepRecord(DECODE, 0.0, seconds, n, n, 0)
+
+    costs = replace(TRUE, decode=even_batches(0.01, 0.01, 0.0))
+    talk: Any = None
+    bench = PairBench(talk, {"cpu": costs}, {}, None, 0.0)
+    steps = [step(1, 0.06), step(1, 0.06), step(1, 0.06), step(2, 0.06), step(4, 0.05)]
+    assert bench._times("cpu", DECODE, steps) == [pytest.approx(1.0)]
+    assert bench._times("cpu", DECODE, steps[:3]) == [pytest.approx(3.0)] * 3
+    assert bench._times("cpu", DECODE, []) == []
 
 
 # -------------------------------------------------------------------------------- stored
@@ -326,6 +341,18 @@ def test_real_engines_are_measured_and_left_clean(loaded: Loaded) -> None:
         assert loaded.answer(name) == before[name]
         eventually(lambda e=engine_now: (e.status().cells_used, e.status().trunks) == (0, 0))
         assert not engine_now.status().running_answers and not engine_now.status().waiting_answers
+
+
+def test_answers_that_load_an_engine_are_long_enough_to_run_side_by_side(loaded: Loaded) -> None:
+    """They begin one after the other, a step apart, however slow steps are."""
+    room = EngineRoom(loaded.slots["cpu"].config, 300, 64, 4, loaded.prompt.open_tokens)
+    bench = EngineBench(EngineTalk(loaded.slots, loaded.inbox), "cpu", room)
+    costs = bench.measure(0.2)
+    slow = replace(costs, decode=costs.decode.times(1e6))
+    load = next(load for load in bench.loads(slow) if DECODE in load.activities)
+    answers = [command for command in load.commands if isinstance(command, StartAnswer)]
+    assert [answer.max_tokens for answer in answers] == [8] * 4
+    bench.clear()
 
 
 def has_move(pair: tuple[tuple[str, Activity], tuple[str, Activity]]) -> bool:

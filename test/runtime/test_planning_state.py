@@ -26,7 +26,7 @@ from edge_vlm_ros.runtime import AskOptions, Runtime
 from edge_vlm_ros.runtime.question import Question
 
 
-def read(runtime: Runtime, planned: Question | None = None) -> PlanningState:
+def read(runtime: Runtime, *planned: Question) -> PlanningState:
     reader: Any = runtime._loaded().planner._reader
     result: PlanningState = runtime._on_loop(lambda: reader.state(("cpu", "second"), 0.0, planned))
     return result

@@ -6,7 +6,7 @@ Whatever path an answer takes, it is that of the same question asked alone.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -23,7 +23,10 @@ from hypothesis.stateful import (
 )
 from serial_reference import Committed, Seen, replay
 
+from edge_vlm_ros.planning import policies
 from edge_vlm_ros.planning.plan import Objective
+from edge_vlm_ros.planning.state import PlanningState, QuestionState
+from edge_vlm_ros.planning.takeover import _can_take_over
 from edge_vlm_ros.runtime import (
     Answer,
     AskOptions,
@@ -35,6 +38,7 @@ from edge_vlm_ros.runtime import (
     QuestionRejected,
     Runtime,
     SamplingParameters,
+    placing,
 )
 
 N_SCHEDULES = 50
@@ -75,8 +79,24 @@ class Shared:
     commits: Committed
 
 
+def take_over_what_can_be(
+    state: PlanningState, questions: Sequence[QuestionState], engine: str, *_: Any
+) -> str:
+    """Whatever it is worth."""
+    asked, this = {question.stream for question in questions}, state.engine(engine)
+    found = [s.name for s in state.streams if s.name in asked and _can_take_over(this, s, state)]
+    return "" if this.ingest_tokens or not found else found[0]
+
+
 @pytest.fixture(scope="module")
 def shared(alone: Runtime) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as eager:
+        eager.setattr(placing, "FRESH_S", 0.0)
+        eager.setattr(policies, "stream_to_take_over", take_over_what_can_be)
+        yield from _share(alone)
+
+
+def _share(alone: Runtime) -> Iterator[None]:
     Shared.alone = alone
     Shared.commits = Committed()
     Shared.runtime = Runtime(tight_config(), Shared.commits)

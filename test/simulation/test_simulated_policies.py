@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_vlm_ros.planning.costs import ENCODER, CostModel
+from edge_vlm_ros.engines.step_record import Activity
+from edge_vlm_ros.planning.costs import ENCODER, CostModel, RowCost
 from edge_vlm_ros.simulation.profile import Profile, load_profile
 from edge_vlm_ros.simulation.report import verdict
 from edge_vlm_ros.simulation.result import SimulationResult, percentile
@@ -127,3 +128,28 @@ def test_answers_move_between_processors_only(board: Profile, device: str, equal
     both = replace(board, engines=(cpu, replace(gpu, device=device)))
     slots = Simulation(both, BUSY, "sdep", Limits())._coordinator.slots
     assert slots.are_equal(cpu.name, gpu.name) is slots.are_equal(gpu.name, cpu.name) is equal
+
+
+def test_the_engine_that_is_done_first_goes_on_with_the_frames_of_the_other(board: Profile) -> None:
+    """Half as fast an engine reads one of two cameras: it does not read it to the end, and all is
+    done sooner than if it did."""
+    cpu, gpu = (engine.name for engine in board.engines)
+    fast = replace(board.costs.engines[gpu], decode=board.costs.engines[cpu].decode)
+    slow = replace(
+        fast,
+        prefill=RowCost(2 * fast.prefill.fixed_s, 2 * fast.prefill.row_s, 0.0),
+        decode=fast.decode.times(2.0),
+    )
+    costs = CostModel({cpu: fast, gpu: slow}, dict.fromkeys(board.costs.encode_s, 0.01))
+    two = replace(board, costs=costs)
+
+    def rows(result: SimulationResult, engine: str) -> int:
+        steps = result.timelines[engine]
+        return sum(step.rows for step in steps if step.activity is Activity.INGEST)
+
+    sdep, isolated = (
+        simulate(two, burst(), policy, ALL_AT_ONCE) for policy in ("sdep", "isolated")
+    )
+    assert rows(sdep, gpu) < 0.8 * rows(isolated, gpu)
+    assert rows(sdep, cpu) > rows(isolated, cpu)
+    assert max(sdep.total_s) < 0.8 * max(isolated.total_s)

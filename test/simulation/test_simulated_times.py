@@ -66,7 +66,7 @@ def test_serially_nothing_overlaps() -> None:
 
 
 def test_work_is_slowed_by_what_others_do() -> None:
-    slow = {(("cpu", Activity.INGEST), (ENCODER, Activity.ENCODE)): 2.0}
+    slow = {(("cpu", Activity.PREFILL), (ENCODER, Activity.ENCODE)): 2.0}
     workload = Workload(("table",), (Frame(0.0, "table"), Frame(0.0, "table")), 0.0)
     plain = simulate(machine("cpu", encode_s=4.0), workload, "single:cpu")
     slowed = simulate(machine("cpu", encode_s=4.0, slowdowns=slow), workload, "single:cpu")
@@ -88,7 +88,7 @@ def test_what_is_computed_ahead_after_all_is_done_does_not_count() -> None:
 
 
 def test_what_has_ended_slows_nobody() -> None:
-    slow = {((ENCODER, Activity.ENCODE), ("cpu", Activity.INGEST)): 2.0}
+    slow = {((ENCODER, Activity.ENCODE), ("cpu", Activity.PREFILL)): 2.0}
     workload = Workload(("table",), (Frame(0.0, "table"), Frame(0.0, "table")), 0.0)
     result = simulate(machine("cpu", slowdowns=slow), workload, "single:cpu")
     # The first frame is encoded beside the opening; the engine is idle when the second begins.

@@ -1,0 +1,292 @@
+"""An engine that has computed its own frames goes on with those of another stream."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from helpers import (
+    PATIENCE_S,
+    Start,
+    all_encoded,
+    clip,
+    engine_of,
+    eventually,
+    held,
+    settle,
+    show,
+)
+from moves import assert_nothing_is_kept
+from two_engines import QUESTION, TWO, ask
+
+from edge_vlm_ros.engines.errors import ComputeError
+from edge_vlm_ros.runtime import Answer, AnswerResult, AskOptions, Runtime, placing
+from tools.reference_loop import ReferenceLoop
+
+FRAME = 52
+OPENING = 3
+N_FRAMES = 6
+TO_SECOND = {"engine": "second", "path": "import"}
+
+
+class TakesOver:
+    """The policy of a runtime, which lets ``engine`` take ``stream`` over when that is asked.
+    Questions go where their stream is ingested, if they may."""
+
+    def __init__(self, policy: Any) -> None:
+        self._policy = policy
+        self.engine = self.stream = ""
+        self.plans_again = True
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def ingest_engine(self, state: Any, stream: str, costs: Any) -> str:
+        return next(s.ingest_engine for s in state.streams if s.name == stream)
+
+    def plan(self, state: Any, question: Any, costs: Any) -> Any:
+        here = question.engine or self.ingest_engine(state, question.stream, costs)
+        first = question.prefill_engine or here
+        return self._policy.plan(state, replace(question, engine=here, prefill_engine=first), costs)
+
+    def take_over(self, state: Any, questions: Any, engine: str, costs: Any) -> str:
+        self.asked.append(engine)
+        return self.stream if engine == self.engine else ""
+
+
+@pytest.fixture
+def behind(start: Start) -> Runtime:
+    """``table`` is ingested by ``second``, ``shelf`` by ``cpu``."""
+    runtime = start("table", "shelf", engines=TWO)
+    for stream, engine in (("table", "second"), ("shelf", "cpu")):
+        runtime.move_ingestion(stream, engine)
+        state = runtime._loaded().streams[stream]
+        runtime._on_loop(lambda state=state: setattr(state, "pinned", False))
+    settle(runtime)
+    planner = runtime._loaded().planner
+    planner.policy = TakesOver(planner.policy)
+    return runtime
+
+
+def hold_frame(runtime: Runtime, engine: str, after: int) -> Any:
+    """Hold an engine before it computes a frame, after some."""
+    calls = iter(range(1000))
+    context = engine_of(runtime, engine)._context
+    return held(context, "decode_embeddings", lambda *_: next(calls) >= after)
+
+
+def ingested(runtime: Runtime, engine: str) -> int:
+    return engine_of(runtime, engine).status().ingest_tokens
+
+
+def take_over(runtime: Runtime, engine: str = "cpu", stream: str = "table") -> None:
+    """Have it asked now."""
+    policy = runtime._loaded().planner.policy
+    policy.engine, policy.stream = engine, stream
+    answering = runtime._loaded().answering
+
+    def now() -> None:
+        assert answering.take_over(engine) == stream
+        answering.advance(stream)
+
+    runtime._on_loop(now)
+    policy.engine = ""
+
+
+def ask_table(runtime: Runtime, n: int = 2, **options: Any) -> list[Answer]:
+    options.setdefault("max_tokens", 12)
+    return [runtime.ask("table", QUESTION, AskOptions(**options)) for _ in range(n)]
+
+
+def assert_right(runtime: Runtime, answers: list[Answer], reference: ReferenceLoop) -> AnswerResult:
+    """All equal what a plain loop says; returns the first."""
+    results = [answer.result(PATIENCE_S) for answer in answers]
+    reference.reset()
+    for frame in clip(1).frames(N_FRAMES):
+        reference.add_frame(frame)
+    expected, _ = reference.ask(QUESTION, max_tokens=12)
+    for result in results:
+        assert not result.error
+        assert list(result.token_ids) == expected
+        assert (result.context.frames, result.metrics.failovers) == (N_FRAMES, 0)
+    assert_nothing_is_kept(runtime)
+    return results[0]
+
+
+@pytest.mark.parametrize("done", [0, 1, 3])
+def test_it_goes_on_where_the_other_one_is(
+    behind: Runtime, reference: ReferenceLoop, done: int
+) -> None:
+    before = {name: ingested(behind, name) for name in ("cpu", "second")}
+    with hold_frame(behind, "second", after=done) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind)
+        gate.wait_until_reached()
+        eventually(lambda: behind.stream_status("table").published.n == 1 + done)
+        take_over(behind)
+        assert behind.stream_status("table").ingest_engine == "cpu"
+    assert_right(behind, answers, reference)
+    # The frame that was being computed is lost, the others were left.
+    assert ingested(behind, "second") - before["second"] == (done + 1) * FRAME
+    assert ingested(behind, "cpu") - before["cpu"] == (N_FRAMES - done) * FRAME
+    assert behind.placement_status().failed_imports == 0
+
+
+def test_what_comes_later_is_computed_there_too(behind: Runtime, reference: ReferenceLoop) -> None:
+    frames = clip(1).frames(N_FRAMES)
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", frames[:4])
+        eventually(lambda: all_encoded(behind, "table"))
+        first = ask_table(behind, 1)
+        gate.wait_until_reached()
+        take_over(behind)
+        show(behind, "table", frames[4:], 4)
+    assert not first[0].result(PATIENCE_S).error
+    assert_right(behind, ask_table(behind), reference)
+
+
+def test_a_question_may_still_be_answered_by_the_one_that_gave_the_frames_up(
+    behind: Runtime, reference: ReferenceLoop
+) -> None:
+    with hold_frame(behind, "second", after=2) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        free, bound = ask_table(behind, 1), ask_table(behind, 1, **TO_SECOND)
+        gate.wait_until_reached()
+        take_over(behind)
+    result = assert_right(behind, [*bound, *free], reference)
+    assert result.metrics.engine == "second"
+    # It has given back what it held of the rest, and imports that.
+    assert result.metrics.path == "import"
+    assert result.metrics.imported_tokens == (N_FRAMES - 2) * FRAME
+
+
+def test_it_comes_back(behind: Runtime, reference: ReferenceLoop) -> None:
+    with hold_frame(behind, "second", after=1) as gate, hold_frame(behind, "cpu", after=2) as there:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind)
+        gate.wait_until_reached()
+        take_over(behind)
+        gate.open()
+        there.wait_until_reached()
+        eventually(lambda: behind.stream_status("table").published.n == 1 + 3)
+        take_over(behind, "second")
+        assert behind.stream_status("table").ingest_engine == "second"
+    assert_right(behind, answers, reference)
+    assert behind.placement_status().failed_imports == 0
+
+
+def test_an_engine_that_cannot_hold_on_to_what_it_held_is_not_asked_for_it(
+    behind: Runtime, reference: ReferenceLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The history is computed anew where it is needed."""
+
+    def refuse(*_: Any) -> None:
+        raise ComputeError("no sequence is left")
+
+    with monkeypatch.context() as broken:
+        with hold_frame(behind, "second", after=3) as gate:
+            show(behind, "table", clip(1).frames(N_FRAMES))
+            eventually(lambda: all_encoded(behind, "table"))
+            answers = ask_table(behind)
+            gate.wait_until_reached()
+            take_over(behind)
+            core = engine_of(behind, "second")._work._core
+            broken.setattr(core, "fork", refuse)
+        for answer in answers:
+            answer.result(PATIENCE_S)
+        settle(behind)
+        record = behind._loaded().trunks.table.get("second", "table", 0)
+        assert record is None or not record.computed.n
+    assert_right(behind, [*answers, *ask_table(behind, 1, engine="second")], reference)
+
+
+def test_it_is_asked_when_an_engine_is_done_and_somebody_waits(behind: Runtime) -> None:
+    policy = behind._loaded().planner.policy
+    show(behind, "shelf", clip(2).frames(1))
+    settle(behind)
+    assert not policy.asked, "nobody waits"
+    policy.engine, policy.stream = "cpu", "table"
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind)
+        gate.wait_until_reached()
+        show(behind, "shelf", clip(2).frames(2)[1:], 1)
+        eventually(lambda: behind.stream_status("table").ingest_engine == "cpu")
+    assert all(not answer.result(PATIENCE_S).error for answer in answers)
+    assert policy.asked[0] == "cpu"
+
+
+def test_a_stream_that_was_given_to_an_engine_is_told_to_be(behind: Runtime) -> None:
+    reader = behind._loaded().planner._reader
+    behind.move_ingestion("table", "second")
+    told = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0).streams)
+    assert [(stream.name, stream.pinned) for stream in told] == [("table", True), ("shelf", False)]
+
+
+# -------------------------------------------------------------------------------- planned again
+def test_a_question_that_had_to_wait_is_planned_again_once(
+    behind: Runtime, reference: ReferenceLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "FRESH_S", 0.0)
+    policy = behind._loaded().planner.policy
+    plan, seen = policy.plan, []
+
+    def plan_and_note(state: Any, question: Any, costs: Any) -> Any:
+        seen.append(question)
+        return plan(state, question, costs)
+
+    policy.plan = plan_and_note
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind)
+        gate.wait_until_reached()
+        assert len(seen) == 2
+    assert_right(behind, answers, reference)
+    assert len(seen) == 4
+    assert [question.of("second").computed for question in seen[2:]] == [OPENING + 6 * FRAME] * 2
+
+
+def test_a_plan_that_was_just_made_is_not_made_again(behind: Runtime) -> None:
+    show(behind, "table", clip(1).frames(N_FRAMES))
+    settle(behind)
+    decisions = behind.planning_status().decisions
+    ask(behind)
+    assert behind.planning_status().decisions == decisions + 1
+
+
+@pytest.mark.parametrize("outcome", ["elsewhere", "nowhere", "broken"])
+def test_what_is_planned_again_goes_where_it_is_best_then(
+    behind: Runtime, reference: ReferenceLoop, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    """Without a place, or a plan, it goes where it was to go."""
+    monkeypatch.setattr(placing, "FRESH_S", 0.0)
+    policy = behind._loaded().planner.policy
+    plan = policy.plan
+    seen: list[Any] = []
+
+    def second_time(state: Any, question: Any, costs: Any) -> Any:
+        seen.append(question)
+        if len(seen) == 1:
+            return plan(state, replace(question, engine="second"), costs)
+        if outcome == "broken":
+            raise ZeroDivisionError
+        if outcome == "nowhere":
+            return None
+        return plan(state, replace(question, engine="cpu", prefill_engine="cpu"), costs)
+
+    policy.plan = second_time
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind, 1)
+        gate.wait_until_reached()
+    result = assert_right(behind, answers, reference)
+    assert len(seen) == 2
+    assert result.metrics.engine == ("cpu" if outcome == "elsewhere" else "second")
