@@ -55,9 +55,19 @@ class Fractions:
 
     def add(self, kind: str, now: float) -> None:
         """An event, not before the one added last. ``now`` is in seconds."""
+        self._fade(now)
+        self._weights[kind] = self._weights.get(kind, 0.0) + 1.0
+
+    def correct(self, before: str, kind: str, at: float, now: float) -> None:
+        """An event that was added at ``at`` as ``before`` is of another kind."""
+        self._fade(now)
+        weight = math.exp((at - now) / self._time_constant_s)
+        self._weights[before] = max(0.0, self._weights.get(before, 0.0) - weight)
+        self._weights[kind] = self._weights.get(kind, 0.0) + weight
+
+    def _fade(self, now: float) -> None:
         fade = math.exp((self._last - now) / self._time_constant_s)
         self._weights = {name: weight * fade for name, weight in self._weights.items()}
-        self._weights[kind] = self._weights.get(kind, 0.0) + 1.0
         self._last = now
 
     def of(self, kind: str) -> float:

@@ -31,12 +31,14 @@ class EngineState:
     batching: bool
     cell_bytes: int
     free_cells: int
-    """That a history could take, those of trunks that may be evicted included."""
+    """That a question's history could take, those of trunks that may be evicted included."""
     answers: tuple[AnswerLoad, ...] = ()
     ingest_tokens: int = 0
     """Of histories, ordered and not computed."""
     ingest_history_tokens: int = 0
     """Before those, on average."""
+    spare_cells: int = 0
+    """That nothing uses: frames displace nothing that is in use."""
     export_bytes: int = 0
     """Ordered and not done."""
     import_bytes: int = 0
@@ -58,7 +60,7 @@ class StreamState:
     held: Mapping[str, int] = field(default_factory=dict)
     """Tokens of its history that are computed, by engine."""
     pinned: bool = False
-    """Its ingest engine was said from outside."""
+    """Its ingest engine was said from outside, or has just taken it over."""
     question_rate_hz: float = 0.0
     prompt_tokens: float = 0.0
     answer_tokens: float = 0.0

@@ -64,7 +64,7 @@ def _can_take_over(engine: EngineState, stream: StreamState, state: PlanningStat
         not stream.pinned
         and stream.ordered_tokens > stream.frame_tokens
         and (source, engine.name) in state.importable
-        and engine.free_cells + stream.held.get(engine.name, 0) >= stream.history_tokens
+        and engine.spare_cells + stream.held.get(engine.name, 0) >= stream.history_tokens
     )
 
 

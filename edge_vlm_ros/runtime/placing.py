@@ -75,7 +75,6 @@ class Placing:
         now = question.engine, question.prefill_engine
         for name in set(before).difference(now):
             self._trunks.unneed(question.answer_id, name)
-            question.state_since.pop(name, None)
         return now != before
 
     def unplace(self, questions: Iterable[Question]) -> None:

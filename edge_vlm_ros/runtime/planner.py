@@ -121,8 +121,7 @@ class Planner:
         question.engine, question.prefill_engine = chosen.decode_engine, chosen.prefill_engine
         question.planned_path = _path(question, plan)
         question.planned_at, question.context_due = now, now + chosen.context_s
-        if not question.planned_again:
-            self._routing.add(chosen.decode_engine, now)
+        self._count(question, chosen.decode_engine, now)
         waited = now - question.arrived
         question.plan = PlanRecord(
             answer_id=question.answer_id,
@@ -135,6 +134,16 @@ class Planner:
         )
         self.planned(question.plan)
         return True
+
+    def _count(self, question: Question, engine: str, now: float) -> None:
+        """Every question counts for one engine: the last that it was planned for."""
+        if question.routed is None:
+            self._routing.add(engine, now)
+        else:
+            before, at = question.routed
+            self._routing.correct(before, engine, at, now)
+            now = at
+        question.routed = engine, now
 
     def move(self, usable: Collection[str]) -> Move | None:
         """The running answer that is to go on on another engine in ``usable``, if any."""
@@ -184,8 +193,12 @@ class Planner:
         waiting = {q.version.stream for q in self.questions.values() if q.is_open}
         if all(self._streams[name].ingest_engine == engine for name in waiting):
             return ""
-        state, questions = self._reader.backlog(usable, self._clock())
-        return self.policy.take_over(state, questions, engine, self._learner.model())
+        try:
+            state, questions = self._reader.backlog(usable, self._clock())
+            return self.policy.take_over(state, questions, engine, self._learner.model())
+        except Exception:  # every frame is being computed where it is
+            _logger.exception("it could not be planned whether engine %s takes over", engine)
+            return ""
 
     def is_idle(self, engine: str) -> bool:
         """Whether no question is on an engine, on its way to it, or without a place yet."""

@@ -102,7 +102,7 @@ class StateReader:
         states: list[QuestionState] = []
         for question in self._questions.values():
             version = question.version
-            if question.is_open:
+            if question.is_open and not question.failed_on:
                 epoch = self._streams[version.stream].history.epoch(version.epoch)
                 if version.n <= epoch.encoded_n:
                     found.append(question)
@@ -128,8 +128,8 @@ class StateReader:
         self, name: str, answers: list[AnswerLoad], records: Iterable[TrunkRecord], now: float
     ) -> EngineState:
         config = self._slots[name].config
-        growing = [record for record in records if record.tokens_to_compute]
-        to_compute = sum(record.tokens_to_compute for record in growing)
+        growing = [record for record in records if self._tokens_to_compute(record)]
+        to_compute = sum(self._tokens_to_compute(record) for record in growing)
         cell_bytes = self._slots.cell_bytes(name)
         to_export, to_import = self._trunks.outlook.transfers(name)
         to_import += sum(record.tokens_to_import for record in records)
@@ -141,6 +141,7 @@ class StateReader:
             batching=self._slots.engine(name).batching,
             cell_bytes=cell_bytes,
             free_cells=self._trunks.outlook.free_cells(name),
+            spare_cells=self._trunks.outlook.spare_cells(name),
             answers=tuple(answers),
             ingest_tokens=to_compute,
             ingest_history_tokens=(
@@ -203,10 +204,24 @@ class StateReader:
             return Held(cached=cached)
         return Held(
             computed=min(tokens, record.computed.tokens),
-            submitted=min(tokens, self._trunks.outlook.ordered_tokens(record)),
+            submitted=min(tokens, self._due_tokens(record)),
             cached=cached,
             reserved=record.cells if record.reserved else 0,
         )
+
+    def _due_tokens(self, record: TrunkRecord) -> int:
+        """Where a trunk will be when all that was sent is carried out; one that waits for an import
+        of what comes before new frames, when they are computed, too."""
+        stream = self._streams[record.trunk.stream]
+        epoch = stream.history.current
+        if record.export is not None and record.trunk.epoch == epoch.number:
+            if stream.grows(record):
+                return epoch.tokens(epoch.encoded_n)
+        return self._trunks.outlook.ordered_tokens(record)
+
+    def _tokens_to_compute(self, record: TrunkRecord) -> int:
+        after = self._due_tokens(record) - self._trunks.outlook.ordered_tokens(record)
+        return record.tokens_to_compute + max(0, after)
 
     def _stream(
         self, stream: StreamState, records: Iterable[TrunkRecord], now: float
@@ -220,9 +235,9 @@ class StateReader:
             frame_rate_hz=stream.frame_rate.value(now),
             frame_tokens=stream.frame_tokens,
             history_tokens=epoch.registered_tokens,
-            ordered_tokens=current[engine].tokens_to_compute if engine in current else 0,
+            ordered_tokens=self._tokens_to_compute(current[engine]) if engine in current else 0,
             held={name: record.computed.tokens for name, record in current.items()},
-            pinned=stream.pinned,
+            pinned=stream.pinned or stream.taken_over,
             question_rate_hz=estimates.questions.value(now),
             prompt_tokens=estimates.prompt_tokens.value,
             answer_tokens=estimates.answer_tokens_seen,

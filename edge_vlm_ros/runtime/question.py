@@ -82,6 +82,8 @@ class Question:
     """When the last plan was made."""
     planned_again: bool = False
     """It had to wait for its history, and has been planned anew since that is there."""
+    routed: tuple[str, float] | None = None
+    """The engine that it counts for, and since when."""
     waits_for_place: bool = False
     """Planned, and to be planned again when an engine has a place for another answer."""
     context_due: float = 0.0
@@ -165,8 +167,7 @@ class Question:
     def unplace(self) -> None:
         """No engine is chosen any more."""
         self.engine = self.prefill_engine = ""
-        self.planned_path = Path.ANY
-        self.state_since.clear()
+        self.planned_path, self.planned_again = Path.ANY, False
 
     def forget_places(self) -> None:
         """Everything is to be chosen anew, whatever was asked for."""
@@ -174,6 +175,7 @@ class Question:
         self.running_on, self.moving_to = None, ""
         self.handed_off = self.is_leaving = False
         self.path = Path.ANY
+        self.state_since.clear()
 
     def start(self, trunk: TrunkId, epoch: Epoch) -> StartAnswer:
         """The command that takes the question on from where it is."""

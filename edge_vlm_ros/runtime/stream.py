@@ -68,6 +68,8 @@ class StreamState:
         """The engine that is to ingest the stream while it works."""
         self.pinned = bool(config.ingest_engine)
         """Whether that was said from outside; otherwise ``choose_engine`` may change it."""
+        self.taken_over = False
+        """An engine goes on with what another one had left, and is not done with that."""
         self.choose_engine: Callable[[str], str] = lambda name: self.preferred_engine
         """Called with the stream's name when there is something new to ingest."""
         self.is_idle: Callable[[str], bool] = lambda engine: True
@@ -223,8 +225,8 @@ class StreamState:
         """Have ``engine`` compute the frames from now on, those included that the one before was
         told to compute and has not."""
         before, epoch = self.ingest_engine, self.history.current
-        self.preferred_engine = engine
-        self._have_computed()  # imports what is computed; it must be asked for before
+        self.preferred_engine, self.taken_over = engine, True
+        self._have_computed()
         if before is not None and before != self.ingest_engine:
             self._trunks.cut_short(self.name, epoch.number, before)
 
@@ -270,12 +272,16 @@ class StreamState:
             self._trunks.compute_ahead(self, successor, idle[0])
 
     def _has_news(self) -> bool:
-        """Whether something is encoded that the ingest engine was not told to compute."""
+        """Whether something is encoded that the ingest engine was not told to compute, and is not
+        about to be, when what it imports has come."""
         epoch, engine = self.history.current, self.ingest_engine
         if engine is None:
             return False
         record = self._trunks.table.get(engine, self.name, epoch.number)
-        return epoch.encoded_n > (0 if record is None else record.submitted.n)
+        if record is None:
+            return epoch.encoded_n > 0
+        is_importing = record.export is not None or record.importing.n > record.computed.n
+        return not is_importing and epoch.encoded_n > record.submitted.n
 
     @property
     def is_encoding(self) -> bool:
@@ -299,6 +305,8 @@ class StreamState:
         self.history.publish(version)
         if epoch is None:
             return None
+        if epoch.published_n >= epoch.encoded_n:
+            self.taken_over = False
         for item in epoch.items[: event.n]:  # some may have been computed ahead
             if isinstance(item, FrameItem):
                 self._pending.discard(item.frame_id)

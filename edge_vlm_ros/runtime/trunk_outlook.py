@@ -47,6 +47,10 @@ class TrunkOutlook:
         kept = sum(record.cells for record in self._table.on_engine(engine) if record.reserved)
         return self._capacity(engine) - kept
 
+    def spare_cells(self, engine: str) -> int:
+        """Cells that no history uses."""
+        return self._capacity(engine) - self._table.cells(engine)
+
     def ordered_tokens(self, record: TrunkRecord) -> int:
         """Where a trunk will be when all that was sent is carried out, exports for it included."""
         if record.export is None:

@@ -137,9 +137,9 @@ class Trunks:
 
     def cut_short(self, stream: str, epoch: int, engine: str) -> None:
         """Have an engine leave what it was told to compute of a history and has not. What it holds
-        it goes on holding; what is on its way from elsewhere comes."""
+        it goes on holding."""
         record = self.table.get(engine, stream, epoch)
-        if record is None or not record.tokens_to_compute or record.tokens_to_import:
+        if record is None or not record.tokens_to_compute:
             return
         before, stop = record.trunk, record.computed
         self.table.cut(record)
@@ -243,9 +243,11 @@ class Trunks:
         record = export.destination
         if record is None or self.table.of(record.engine, record.trunk) is not record:
             return None
-        # The question that it was requested for may be gone, and its room with it.
+        # The question that it was requested for may be gone, and its room with it. What was to come
+        # before it on the trunk may not be there.
         stop, question = export.boundaries[-1], min(record.reserved, default=None)
-        if self._budget.make_room(record, stop.tokens, question):
+        fits = export.boundaries[0] == record.submitted
+        if fits and self._budget.make_room(record, stop.tokens, question):
             self._import(record, export.boundaries, event.snapshots)
         return record
 

@@ -45,6 +45,7 @@ def engine(name: str, **changes: Any) -> EngineState:
         "batching": True,
         "cell_bytes": CELL_BYTES,
         "free_cells": 100_000,
+        "spare_cells": 100_000,
     }
     return EngineState(name, **{**values, **changes})
 

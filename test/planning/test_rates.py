@@ -19,6 +19,16 @@ def test_regular_events_are_estimated_right_from_the_beginning(rate_hz: float) -
             assert rate.value(now) == pytest.approx(rate_hz, rel=0.2), k
 
 
+def test_a_fraction_can_be_corrected() -> None:
+    fractions, right = Fractions(), Fractions()
+    for now, kind in ((0.0, "a"), (3.0, "a"), (10.0, "b")):
+        fractions.add(kind, now)
+        right.add("b" if now == 3.0 else kind, now)
+    fractions.correct("a", "b", 3.0, 20.0)
+    assert fractions.of("a") == pytest.approx(right.of("a"))
+    assert fractions.of("b") == pytest.approx(right.of("b"))
+
+
 def test_it_falls_when_nothing_happens_and_follows_a_change() -> None:
     rate = EventRate(time_constant_s=10.0)
     for k in range(100):

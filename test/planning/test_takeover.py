@@ -96,6 +96,13 @@ def test_equal_engines_leave_each_other_alone() -> None:
     assert decide(at(2000), read(), behind(2000), model=model) == ""
 
 
+def test_what_the_other_engine_has_nearly_done_counts() -> None:
+    """Of a frame that takes half a second half is done: with small ones the same would pay."""
+    asked = [behind(2000)] * 4
+    assert decide(at(2000, frame_tokens=50), *asked) == "behind"
+    assert decide(at(2000, frame_tokens=1990), *asked) == ""
+
+
 def test_a_slow_engine_takes_nothing_over() -> None:
     streams = (
         StreamState("read", "slow", 0.0, 50, FRAMES, held={"slow": FRAMES}),
@@ -126,10 +133,11 @@ def test_an_engine_that_has_frames_of_its_own_does_not_look_at_others() -> None:
 
 
 def test_nor_one_without_cells_for_the_history() -> None:
-    assert decide(at(2000, fast=engine("fast", free_cells=FRAMES)), behind(2000)) == "behind"
-    assert decide(at(2000, fast=engine("fast", free_cells=FRAMES - 1)), behind(2000)) == ""
+    """Frames displace nothing that is in use."""
+    assert decide(at(2000, fast=engine("fast", spare_cells=FRAMES)), behind(2000)) == "behind"
+    assert decide(at(2000, fast=engine("fast", spare_cells=FRAMES - 1)), behind(2000)) == ""
     # 100 tokens of it are there.
-    now = at(2000, fast=engine("fast", free_cells=FRAMES - 100), held={"slow": 2000, "fast": 100})
+    now = at(2000, fast=engine("fast", spare_cells=FRAMES - 100), held={"slow": 2000, "fast": 100})
     assert decide(now, behind(2000)) == "behind"
 
 

@@ -17,10 +17,11 @@ from helpers import (
     settle,
     show,
 )
-from moves import assert_nothing_is_kept
+from moves import assert_nothing_is_kept, hold_import, question_of
 from two_engines import QUESTION, TWO, ask
 
 from edge_vlm_ros.engines.errors import ComputeError
+from edge_vlm_ros.planning.ingestion import ingest_engine
 from edge_vlm_ros.runtime import Answer, AnswerResult, AskOptions, Runtime, placing
 from tools.reference_loop import ReferenceLoop
 
@@ -128,6 +129,11 @@ def test_it_goes_on_where_the_other_one_is(
         eventually(lambda: behind.stream_status("table").published.n == 1 + done)
         take_over(behind)
         assert behind.stream_status("table").ingest_engine == "cpu"
+        record = behind._loaded().trunks.table.get("second", "table", 0)
+        assert record is not None and not record.reserved, "nobody needs what it would compute"
+        if done:
+            found = behind._loaded().trunks.prefixes.longest("second", [record.computed])
+            assert found is not None and found.trunk == record.trunk
     assert_right(behind, answers, reference)
     # The frame that was being computed is lost, the others were left.
     assert ingested(behind, "second") - before["second"] == (done + 1) * FRAME
@@ -218,6 +224,9 @@ def test_it_is_asked_when_an_engine_is_done_and_somebody_waits(behind: Runtime) 
         gate.wait_until_reached()
         show(behind, "shelf", clip(2).frames(2)[1:], 1)
         eventually(lambda: behind.stream_status("table").ingest_engine == "cpu")
+        questions = [question_of(behind, answer) for answer in answers]
+        # The other engine is held, nothing else happens to the stream.
+        eventually(lambda: all(question.engine == "cpu" for question in questions))
     assert all(not answer.result(PATIENCE_S).error for answer in answers)
     assert policy.asked[0] == "cpu"
 
@@ -227,6 +236,171 @@ def test_a_stream_that_was_given_to_an_engine_is_told_to_be(behind: Runtime) -> 
     behind.move_ingestion("table", "second")
     told = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0).streams)
     assert [(stream.name, stream.pinned) for stream in told] == [("table", True), ("shelf", False)]
+
+
+def test_a_policy_that_fails_leaves_no_question_behind(behind: Runtime) -> None:
+    def broken(*_: Any) -> str:
+        raise ZeroDivisionError
+
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        ask_table(behind, 1)
+        gate.wait_until_reached()
+        behind._loaded().planner.policy.take_over = broken
+        show(behind, "shelf", clip(2).frames(1))
+        assert not ask(behind, "shelf", max_tokens=4).error
+
+
+def test_it_is_not_given_back_while_what_was_computed_is_on_its_way(behind: Runtime) -> None:
+    """The rule for steady streams would see nothing of it on the engine."""
+    behind._loaded().planner.policy.ingest_engine = ingest_engine
+    with hold_frame(behind, "second", after=9) as gate:
+        show(behind, "table", clip(1).frames(12))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind)
+        gate.wait_until_reached()
+        eventually(lambda: behind.stream_status("table").published.n == 1 + 9)
+        take_over(behind)
+    assert all(not answer.result(PATIENCE_S).error for answer in answers)
+    assert behind.stream_status("table").ingest_engine == "cpu"
+
+
+def test_nobody_takes_over_what_has_just_been_taken_over(behind: Runtime) -> None:
+    reader = behind._loaded().planner._reader
+
+    def pinned() -> bool:
+        streams = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0).streams)
+        return next(bool(stream.pinned) for stream in streams if stream.name == "table")
+
+    with hold_frame(behind, "second", after=2) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind, 1)
+        gate.wait_until_reached()
+        assert not pinned()
+        take_over(behind)
+        assert pinned()
+    assert not answers[0].result(PATIENCE_S).error
+    assert not pinned(), "all of it is computed"
+
+
+def test_an_export_for_a_trunk_that_was_cut_meanwhile(
+    behind: Runtime, reference: ReferenceLoop
+) -> None:
+    frames = clip(1).frames(N_FRAMES)
+    show(behind, "table", frames[:2])
+    settle(behind)
+    ask(behind, engine="cpu", max_tokens=1)
+    with hold_frame(behind, "second", after=0) as gate:
+        show(behind, "table", frames[2:4], 2)
+        gate.wait_until_reached()
+        eventually(lambda: all_encoded(behind, "table"))
+        behind.move_ingestion("table", "cpu")
+        show(behind, "table", frames[4:], 4)
+        eventually(lambda: behind.stream_status("table").published.n == 1 + N_FRAMES)
+        with held(engine_of(behind, "cpu")._context, "export_range") as export:
+            # It has computed two frames, is to compute two, and to import the rest then.
+            behind.move_ingestion("table", "second")
+            export.wait_until_reached()
+            state = behind._loaded().streams["table"]
+            behind._on_loop(lambda: setattr(state, "pinned", False))
+            answers = ask_table(behind, 1)
+            take_over(behind, "cpu")
+            answers += ask_table(behind, 1, engine="second")
+    assert_right(behind, answers, reference)
+    assert behind.placement_status().failed_imports == 0
+
+
+def test_what_was_to_follow_an_import_is_left_too(
+    behind: Runtime, reference: ReferenceLoop
+) -> None:
+    before = ingested(behind, "cpu")
+    with hold_frame(behind, "second", after=2) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind)
+        gate.wait_until_reached()
+        with hold_import(behind, "cpu") as imports:
+            take_over(behind)
+            gate.open()
+            imports.wait_until_reached()
+            record = behind._loaded().trunks.table.get("cpu", "table", 0)
+            assert record is not None
+            eventually(lambda: record.tokens_to_compute)
+            take_over(behind, "second")
+    assert_right(behind, answers, reference)
+    assert ingested(behind, "cpu") - before <= FRAME
+    assert behind.placement_status().failed_imports == 0
+
+
+def test_what_follows_an_import_is_foreseen(behind: Runtime, reference: ReferenceLoop) -> None:
+    reader = behind._loaded().planner._reader
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind, 1)
+        gate.wait_until_reached()
+        take_over(behind)
+        told = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0))
+        assert told.engine("cpu").ingest_tokens == (N_FRAMES - 1) * FRAME
+        table = next(stream for stream in told.streams if stream.name == "table")
+        assert (table.ingest_engine, table.ordered_tokens) == ("cpu", (N_FRAMES - 1) * FRAME)
+        state, (asked,) = behind._on_loop(lambda: reader.backlog(("cpu", "second"), 0.0))
+        assert asked.of("cpu").submitted == asked.history_tokens
+        assert asked.of("second").submitted == asked.of("second").computed == OPENING + FRAME
+        assert not any(engine.answers for engine in state.engines), "it is not counted twice"
+    assert_right(behind, answers, reference)
+
+
+def test_the_backlog_begins_with_those_whose_history_is_there(behind: Runtime) -> None:
+    reader = behind._loaded().planner._reader
+    show(behind, "shelf", clip(2).frames(1))
+    settle(behind)
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        first = ask_table(behind, 1)
+        gate.wait_until_reached()
+        policy = behind._loaded().planner.policy
+        policy.plan = lambda *_: None  # it waits for a place
+        ready = behind.ask("shelf", QUESTION, AskOptions(max_tokens=2))
+        del policy.plan
+        _, told = behind._on_loop(lambda: reader.backlog(("cpu", "second"), 0.0))
+        assert [question.stream for question in told] == ["shelf", "table"]
+    assert not first[0].result(PATIENCE_S).error
+    assert not ready.result(PATIENCE_S).error
+
+
+def test_what_was_imported_before_it_counts(behind: Runtime, reference: ReferenceLoop) -> None:
+    frames = clip(1).frames(N_FRAMES)
+    show(behind, "table", frames[:3])
+    settle(behind)
+    with hold_frame(behind, "second", after=2) as gate:
+        show(behind, "table", frames[3:], 3)
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind, 1, engine="cpu", path="import")
+        gate.wait_until_reached()
+        record = behind._loaded().trunks.table.get("cpu", "table", 0)
+        assert record is not None
+        eventually(lambda: record.computed.n >= 4, "three frames are imported for it")
+        take_over(behind)
+    assert assert_right(behind, answers, reference).metrics.imported_tokens >= 3 * FRAME
+
+
+def test_a_question_counts_for_the_engine_it_goes_to(
+    behind: Runtime, reference: ReferenceLoop
+) -> None:
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        answers = ask_table(behind, 1)
+        gate.wait_until_reached()
+        routing = behind._loaded().planner._routing
+        assert (routing.of("second"), routing.of("cpu")) == (1.0, 0.0)
+        take_over(behind)
+        assert (routing.of("second"), routing.of("cpu")) == (0.0, 1.0)
+    assert_right(behind, answers, reference)
 
 
 # -------------------------------------------------------------------------------- planned again
@@ -251,6 +425,20 @@ def test_a_question_that_had_to_wait_is_planned_again_once(
     assert_right(behind, answers, reference)
     assert len(seen) == 4
     assert [question.of("second").computed for question in seen[2:]] == [OPENING + 6 * FRAME] * 2
+
+
+def test_a_path_that_was_asked_for_is_kept(
+    behind: Runtime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placing, "FRESH_S", 0.0)
+    with hold_frame(behind, "second", after=1) as gate:
+        show(behind, "table", clip(1).frames(N_FRAMES))
+        eventually(lambda: all_encoded(behind, "table"))
+        decisions = behind.planning_status().decisions
+        answers = ask_table(behind, 1, path="local")
+        gate.wait_until_reached()
+    assert not answers[0].result(PATIENCE_S).error
+    assert behind.planning_status().decisions == decisions + 1
 
 
 def test_a_plan_that_was_just_made_is_not_made_again(behind: Runtime) -> None:
