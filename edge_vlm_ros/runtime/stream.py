@@ -228,7 +228,7 @@ class StreamState:
         self.preferred_engine, self.taken_over = engine, True
         self._have_computed()
         if before is not None and before != self.ingest_engine:
-            self._trunks.cut_short(self.name, epoch.number, before)
+            self._trunks.cut(self.name, epoch.number, before)
 
     def _have_computed(self) -> None:
         """Epochs are computed one after the other, oldest first, so that at most two trunks of a

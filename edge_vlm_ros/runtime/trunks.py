@@ -65,7 +65,7 @@ class Trunks:
         self._answer_cells = answer_cells
         self._clock = clock
         self._exports = Exports(slots, self.table)
-        self._cut_short = False
+        self._interrupted = False
         self._evicted: set[tuple[str, str, int]] = set()
         self._is_ingest = is_ingest
         self.outlook = TrunkOutlook(
@@ -110,8 +110,8 @@ class Trunks:
     def take_retry(self) -> bool:
         """Whether, since the last call, room was given back that somebody waits for, or a trunk
         was evicted that was to be extended: for frames, or as what another engine waits for."""
-        cut_short, self._cut_short = self._cut_short, False
-        return self._budget.take_retry() or cut_short
+        interrupted, self._interrupted = self._interrupted, False
+        return self._budget.take_retry() or interrupted
 
     # ---------------------------------------------------------------- ingestion
     def ingest(self, source: TrunkSource, epoch: Epoch, n: int, engine: str) -> int:
@@ -135,7 +135,7 @@ class Trunks:
             self._extend(record, source, epoch, target, Path.ANY)
         return record.computed.n
 
-    def cut_short(self, stream: str, epoch: int, engine: str) -> None:
+    def cut(self, stream: str, epoch: int, engine: str) -> None:
         """Have an engine leave what it was told to compute of a history and has not. What it holds
         it goes on holding."""
         record = self.table.get(engine, stream, epoch)
@@ -389,7 +389,7 @@ class Trunks:
             self._exports.request(record, ends, None)
         self.counts.evicted_trunks += 1
         self._evicted.add((record.engine, record.trunk.stream, record.trunk.epoch))
-        self._cut_short = self._cut_short or not record.settled
+        self._interrupted = self._interrupted or not record.settled
         self._drop(record)
 
     def _drop(self, record: TrunkRecord) -> None:
