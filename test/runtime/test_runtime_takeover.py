@@ -376,11 +376,14 @@ def test_what_was_imported_before_it_counts(behind: Runtime, reference: Referenc
     frames = clip(1).frames(N_FRAMES)
     show(behind, "table", frames[:3])
     settle(behind)
-    with hold_frame(behind, "second", after=2) as gate:
+    # The export is ordered while the engine is held at the first of the other frames.
+    with hold_frame(behind, "second", after=2) as last, hold_frame(behind, "second", 0) as first:
         show(behind, "table", frames[3:], 3)
         eventually(lambda: all_encoded(behind, "table"))
+        first.wait_until_reached()
         answers = ask_table(behind, 1, engine="cpu", path="import")
-        gate.wait_until_reached()
+        first.open()
+        last.wait_until_reached()
         record = behind._loaded().trunks.table.get("cpu", "table", 0)
         assert record is not None
         eventually(lambda: record.computed.n >= 4, "three frames are imported for it")
