@@ -225,8 +225,8 @@ def test_it_is_asked_when_an_engine_is_done_and_somebody_waits(behind: Runtime) 
         show(behind, "shelf", clip(2).frames(2)[1:], 1)
         eventually(lambda: behind.stream_status("table").ingest_engine == "cpu")
         questions = [question_of(behind, answer) for answer in answers]
-        # The other engine is held, nothing else happens to the stream.
-        eventually(lambda: all(question.engine == "cpu" for question in questions))
+        # In the same step of the coordinator; while the other engine is held nothing else happens.
+        assert behind._on_loop(lambda: [question.engine for question in questions]) == ["cpu"] * 2
     assert all(not answer.result(PATIENCE_S).error for answer in answers)
     assert policy.asked[0] == "cpu"
 
