@@ -80,8 +80,8 @@ def whole_rows(rounds: int) -> Iterator[str]:
 
 
 TAKE_OVER_HEADER = """\
-| engines | median us | p99 us |
-|---|---|---|"""
+| engines | taken over | median us | p99 us |
+|---|---|---|---|"""
 
 
 def take_over_rows(rounds: int) -> Iterator[str]:
@@ -96,14 +96,14 @@ def take_over_rows(rounds: int) -> Iterator[str]:
         asked = replace(question, stream=behind.name, held={names[1]: Held(0, HISTORY)})
         questions = [asked] * MOST_QUESTIONS
         policy = make_policy("sdep", names, [s.name for s in streams], "completion")
-        times = []
+        times, taken = [], ""
         for _ in range(rounds):
             began = time.thread_time()
-            policy.take_over(state, questions, names[0], costs)
+            taken = policy.take_over(state, questions, names[0], costs)
             times.append(1e6 * (time.thread_time() - began))
         times.sort()
         p99 = times[int(0.99 * len(times))]
-        yield f"| {engines} | {statistics.median(times):.0f} | {p99:.0f} |"
+        yield f"| {engines} | {taken or '-'} | {statistics.median(times):.0f} | {p99:.0f} |"
 
 
 def measure_planning(rounds: int) -> list[DecisionTime]:
@@ -137,7 +137,7 @@ def _situation(
     room = max(each) + 1 if places else max(1, min(each))
     engines = tuple(
         EngineState(
-            name, room, 64, 0.3, True, 6000, 50_000,
+            name, room, 64, 0.3, True, 6000, 50_000, 50_000,
             answers=tuple(
                 AnswerLoad(100 + 131 * k % 1400, 20 * (k % 3 == 0), 5.0 + 37 * k % 120)
                 for k in range(each[i])

@@ -54,8 +54,8 @@ class Sdep:
     def _choose(self, found: list[Alternative], state: PlanningState) -> Alternative:
         usable = usable_ways(found)
         # What is to be handed off to a full engine would wait for it before it begins.
-        begun = [a for a in usable if not (a.is_handoff and _is_full(state, a.decode_engine))]
-        ways = begun or usable
+        at_once = [a for a in usable if not (a.is_handoff and _is_full(state, a.decode_engine))]
+        ways = at_once or usable
         scores = [a.score(self._objective) for a in ways]
         enough = min(scores) * (1.0 + STAY)
         near = [a for a, score in zip(ways, scores, strict=True) if score <= enough]

@@ -32,13 +32,13 @@ class EngineState:
     cell_bytes: int
     free_cells: int
     """That a question's history could take, those of trunks that may be evicted included."""
+    spare_cells: int
+    """That nothing uses: frames displace nothing that is in use."""
     answers: tuple[AnswerLoad, ...] = ()
     ingest_tokens: int = 0
     """Of histories, ordered and not computed."""
     ingest_history_tokens: int = 0
     """Before those, on average."""
-    spare_cells: int = 0
-    """That nothing uses: frames displace nothing that is in use."""
     export_bytes: int = 0
     """Ordered and not done."""
     import_bytes: int = 0
@@ -59,8 +59,8 @@ class StreamState:
     """Of its history, ordered on its ingest engine and not computed."""
     held: Mapping[str, int] = field(default_factory=dict)
     """Tokens of its history that are computed, by engine."""
-    pinned: bool = False
-    """Its ingest engine was said from outside, or has just taken it over."""
+    stays: bool = False
+    """Nobody may take it over: its ingest engine was said from outside, or has just done so."""
     question_rate_hz: float = 0.0
     prompt_tokens: float = 0.0
     answer_tokens: float = 0.0

@@ -61,7 +61,7 @@ def _can_take_over(engine: EngineState, stream: StreamState, state: PlanningStat
     """Whether more is left than the frame that is being computed, and the engine can go on."""
     source = stream.ingest_engine
     return (
-        not stream.pinned
+        not stream.stays
         and stream.ordered_tokens > stream.frame_tokens
         and (source, engine.name) in state.importable
         and engine.spare_cells + stream.held.get(engine.name, 0) >= stream.history_tokens

@@ -169,7 +169,7 @@ class Answering:
         if name:
             _logger.info("engine %s goes on with the frames of stream %s", engine, name)
             self._placing.unplace(q for q in self.questions.values() if q.version.stream == name)
-            self._streams[name].go_on_with(engine)
+            self._streams[name].let_take_over(engine)
         return name
 
     def _need(

@@ -139,11 +139,11 @@ class Planner:
         """Every question counts for one engine: the last that it was planned for."""
         if question.routed is None:
             self._routing.add(engine, now)
+            question.routed = engine, now
         else:
             before, at = question.routed
             self._routing.correct(before, engine, at, now)
-            now = at
-        question.routed = engine, now
+            question.routed = engine, at
 
     def move(self, usable: Collection[str]) -> Move | None:
         """The running answer that is to go on on another engine in ``usable``, if any."""

@@ -237,7 +237,7 @@ class StateReader:
             history_tokens=epoch.registered_tokens,
             ordered_tokens=self._tokens_to_compute(current[engine]) if engine in current else 0,
             held={name: record.computed.tokens for name, record in current.items()},
-            pinned=stream.pinned or stream.taken_over,
+            stays=stream.pinned or stream.taken_over,
             question_rate_hz=estimates.questions.value(now),
             prompt_tokens=estimates.prompt_tokens.value,
             answer_tokens=estimates.answer_tokens_seen,

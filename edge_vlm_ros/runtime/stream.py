@@ -221,7 +221,7 @@ class StreamState:
         self._have_computed()
         self._release_retired()
 
-    def go_on_with(self, engine: str) -> None:
+    def let_take_over(self, engine: str) -> None:
         """Have ``engine`` compute the frames from now on, those included that the one before was
         told to compute and has not."""
         before, epoch = self.ingest_engine, self.history.current

@@ -147,7 +147,7 @@ def test_what_cannot_be_moved_stays() -> None:
 
 
 def test_a_stream_that_was_given_to_its_engine_stays() -> None:
-    assert decide(at(2000, pinned=True), behind(2000)) == ""
+    assert decide(at(2000, stays=True), behind(2000)) == ""
 
 
 def test_with_very_many_questions_it_is_not_looked_at() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from helpers import MODEL, Start, clip, demo_config, settle, show
+from takeovers import TakesOver
 from two_engines import TWO
 
 from edge_vlm_ros.runtime import Runtime, RuntimeConfig, RuntimeListener
@@ -65,4 +66,18 @@ def two(start: Start) -> Runtime:
     runtime = start("table", "shelf", engines=TWO)
     show(runtime, "table", clip(1).frames(6))
     settle(runtime)
+    return runtime
+
+
+@pytest.fixture
+def behind(start: Start) -> Runtime:
+    """``table`` is ingested by ``second``, ``shelf`` by ``cpu``."""
+    runtime = start("table", "shelf", engines=TWO)
+    for stream, engine in (("table", "second"), ("shelf", "cpu")):
+        runtime.move_ingestion(stream, engine)
+        state = runtime._loaded().streams[stream]
+        runtime._on_loop(lambda state=state: setattr(state, "pinned", False))
+    settle(runtime)
+    planner = runtime._loaded().planner
+    planner.policy = TakesOver(planner.policy)
     return runtime

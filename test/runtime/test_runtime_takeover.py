@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from helpers import (
     PATIENCE_S,
-    Start,
     all_encoded,
     clip,
     engine_of,
@@ -17,103 +15,25 @@ from helpers import (
     settle,
     show,
 )
-from moves import assert_nothing_is_kept, hold_import, question_of
-from two_engines import QUESTION, TWO, ask
+from moves import hold_import, question_of
+from takeovers import (
+    FRAME,
+    N_FRAMES,
+    OPENING,
+    TO_SECOND,
+    ask_table,
+    assert_right,
+    half_read,
+    hold_frame,
+    ingested,
+    take_over,
+)
+from two_engines import QUESTION, ask
 
 from edge_vlm_ros.engines.errors import ComputeError
 from edge_vlm_ros.planning.ingestion import ingest_engine
-from edge_vlm_ros.runtime import Answer, AnswerResult, AskOptions, Runtime, placing
+from edge_vlm_ros.runtime import AskOptions, Runtime
 from tools.reference_loop import ReferenceLoop
-
-FRAME = 52
-OPENING = 3
-N_FRAMES = 6
-TO_SECOND = {"engine": "second", "path": "import"}
-
-
-class TakesOver:
-    """The policy of a runtime, which lets ``engine`` take ``stream`` over when that is asked.
-    Questions go where their stream is ingested, if they may."""
-
-    def __init__(self, policy: Any) -> None:
-        self._policy = policy
-        self.engine = self.stream = ""
-        self.plans_again = True
-        self.asked: list[str] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._policy, name)
-
-    def ingest_engine(self, state: Any, stream: str, costs: Any) -> str:
-        return next(s.ingest_engine for s in state.streams if s.name == stream)
-
-    def plan(self, state: Any, question: Any, costs: Any) -> Any:
-        here = question.engine or self.ingest_engine(state, question.stream, costs)
-        first = question.prefill_engine or here
-        return self._policy.plan(state, replace(question, engine=here, prefill_engine=first), costs)
-
-    def take_over(self, state: Any, questions: Any, engine: str, costs: Any) -> str:
-        self.asked.append(engine)
-        return self.stream if engine == self.engine else ""
-
-
-@pytest.fixture
-def behind(start: Start) -> Runtime:
-    """``table`` is ingested by ``second``, ``shelf`` by ``cpu``."""
-    runtime = start("table", "shelf", engines=TWO)
-    for stream, engine in (("table", "second"), ("shelf", "cpu")):
-        runtime.move_ingestion(stream, engine)
-        state = runtime._loaded().streams[stream]
-        runtime._on_loop(lambda state=state: setattr(state, "pinned", False))
-    settle(runtime)
-    planner = runtime._loaded().planner
-    planner.policy = TakesOver(planner.policy)
-    return runtime
-
-
-def hold_frame(runtime: Runtime, engine: str, after: int) -> Any:
-    """Hold an engine before it computes a frame, after some."""
-    calls = iter(range(1000))
-    context = engine_of(runtime, engine)._context
-    return held(context, "decode_embeddings", lambda *_: next(calls) >= after)
-
-
-def ingested(runtime: Runtime, engine: str) -> int:
-    return engine_of(runtime, engine).status().ingest_tokens
-
-
-def take_over(runtime: Runtime, engine: str = "cpu", stream: str = "table") -> None:
-    """Have it asked now."""
-    policy = runtime._loaded().planner.policy
-    policy.engine, policy.stream = engine, stream
-    answering = runtime._loaded().answering
-
-    def now() -> None:
-        assert answering.take_over(engine) == stream
-        answering.advance(stream)
-
-    runtime._on_loop(now)
-    policy.engine = ""
-
-
-def ask_table(runtime: Runtime, n: int = 2, **options: Any) -> list[Answer]:
-    options.setdefault("max_tokens", 12)
-    return [runtime.ask("table", QUESTION, AskOptions(**options)) for _ in range(n)]
-
-
-def assert_right(runtime: Runtime, answers: list[Answer], reference: ReferenceLoop) -> AnswerResult:
-    """All equal what a plain loop says; returns the first."""
-    results = [answer.result(PATIENCE_S) for answer in answers]
-    reference.reset()
-    for frame in clip(1).frames(N_FRAMES):
-        reference.add_frame(frame)
-    expected, _ = reference.ask(QUESTION, max_tokens=12)
-    for result in results:
-        assert not result.error
-        assert list(result.token_ids) == expected
-        assert (result.context.frames, result.metrics.failovers) == (N_FRAMES, 0)
-    assert_nothing_is_kept(runtime)
-    return results[0]
 
 
 @pytest.mark.parametrize("done", [0, 1, 3])
@@ -121,11 +41,7 @@ def test_it_goes_on_where_the_other_one_is(
     behind: Runtime, reference: ReferenceLoop, done: int
 ) -> None:
     before = {name: ingested(behind, name) for name in ("cpu", "second")}
-    with hold_frame(behind, "second", after=done) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind)
-        gate.wait_until_reached()
+    with half_read(behind, done=done) as (answers, gate):
         eventually(lambda: behind.stream_status("table").published.n == 1 + done)
         take_over(behind)
         assert behind.stream_status("table").ingest_engine == "cpu"
@@ -217,11 +133,7 @@ def test_it_is_asked_when_an_engine_is_done_and_somebody_waits(behind: Runtime) 
     settle(behind)
     assert not policy.asked, "nobody waits"
     policy.engine, policy.stream = "cpu", "table"
-    with hold_frame(behind, "second", after=1) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind)
-        gate.wait_until_reached()
+    with half_read(behind, done=1) as (answers, gate):
         show(behind, "shelf", clip(2).frames(2)[1:], 1)
         eventually(lambda: behind.stream_status("table").ingest_engine == "cpu")
         questions = [question_of(behind, answer) for answer in answers]
@@ -235,7 +147,7 @@ def test_a_stream_that_was_given_to_an_engine_is_told_to_be(behind: Runtime) -> 
     reader = behind._loaded().planner._reader
     behind.move_ingestion("table", "second")
     told = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0).streams)
-    assert [(stream.name, stream.pinned) for stream in told] == [("table", True), ("shelf", False)]
+    assert [(stream.name, stream.stays) for stream in told] == [("table", True), ("shelf", False)]
 
 
 def test_a_policy_that_fails_leaves_no_question_behind(behind: Runtime) -> None:
@@ -255,11 +167,7 @@ def test_a_policy_that_fails_leaves_no_question_behind(behind: Runtime) -> None:
 def test_it_is_not_given_back_while_what_was_computed_is_on_its_way(behind: Runtime) -> None:
     """The rule for steady streams would see nothing of it on the engine."""
     behind._loaded().planner.policy.ingest_engine = ingest_engine
-    with hold_frame(behind, "second", after=9) as gate:
-        show(behind, "table", clip(1).frames(12))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind)
-        gate.wait_until_reached()
+    with half_read(behind, done=9, frames=12) as (answers, gate):
         eventually(lambda: behind.stream_status("table").published.n == 1 + 9)
         take_over(behind)
     assert all(not answer.result(PATIENCE_S).error for answer in answers)
@@ -271,13 +179,9 @@ def test_nobody_takes_over_what_has_just_been_taken_over(behind: Runtime) -> Non
 
     def pinned() -> bool:
         streams = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0).streams)
-        return next(bool(stream.pinned) for stream in streams if stream.name == "table")
+        return next(bool(stream.stays) for stream in streams if stream.name == "table")
 
-    with hold_frame(behind, "second", after=2) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind, 1)
-        gate.wait_until_reached()
+    with half_read(behind, done=2, questions=1) as (answers, gate):
         assert not pinned()
         take_over(behind)
         assert pinned()
@@ -316,11 +220,7 @@ def test_what_was_to_follow_an_import_is_left_too(
     behind: Runtime, reference: ReferenceLoop
 ) -> None:
     before = ingested(behind, "cpu")
-    with hold_frame(behind, "second", after=2) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind)
-        gate.wait_until_reached()
+    with half_read(behind, done=2) as (answers, gate):
         with hold_import(behind, "cpu") as imports:
             take_over(behind)
             gate.open()
@@ -336,11 +236,7 @@ def test_what_was_to_follow_an_import_is_left_too(
 
 def test_what_follows_an_import_is_foreseen(behind: Runtime, reference: ReferenceLoop) -> None:
     reader = behind._loaded().planner._reader
-    with hold_frame(behind, "second", after=1) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind, 1)
-        gate.wait_until_reached()
+    with half_read(behind, done=1, questions=1) as (answers, gate):
         take_over(behind)
         told = behind._on_loop(lambda: reader.state(("cpu", "second"), 0.0))
         assert told.engine("cpu").ingest_tokens == (N_FRAMES - 1) * FRAME
@@ -394,90 +290,9 @@ def test_what_was_imported_before_it_counts(behind: Runtime, reference: Referenc
 def test_a_question_counts_for_the_engine_it_goes_to(
     behind: Runtime, reference: ReferenceLoop
 ) -> None:
-    with hold_frame(behind, "second", after=1) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind, 1)
-        gate.wait_until_reached()
+    with half_read(behind, done=1, questions=1) as (answers, gate):
         routing = behind._loaded().planner._routing
         assert (routing.of("second"), routing.of("cpu")) == (1.0, 0.0)
         take_over(behind)
         assert (routing.of("second"), routing.of("cpu")) == (0.0, 1.0)
     assert_right(behind, answers, reference)
-
-
-# -------------------------------------------------------------------------------- planned again
-def test_a_question_that_had_to_wait_is_planned_again_once(
-    behind: Runtime, reference: ReferenceLoop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placing, "FRESH_S", 0.0)
-    policy = behind._loaded().planner.policy
-    plan, seen = policy.plan, []
-
-    def plan_and_note(state: Any, question: Any, costs: Any) -> Any:
-        seen.append(question)
-        return plan(state, question, costs)
-
-    policy.plan = plan_and_note
-    with hold_frame(behind, "second", after=1) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind)
-        gate.wait_until_reached()
-        assert len(seen) == 2
-    assert_right(behind, answers, reference)
-    assert len(seen) == 4
-    assert [question.of("second").computed for question in seen[2:]] == [OPENING + 6 * FRAME] * 2
-
-
-def test_a_path_that_was_asked_for_is_kept(
-    behind: Runtime, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(placing, "FRESH_S", 0.0)
-    with hold_frame(behind, "second", after=1) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        decisions = behind.planning_status().decisions
-        answers = ask_table(behind, 1, path="local")
-        gate.wait_until_reached()
-    assert not answers[0].result(PATIENCE_S).error
-    assert behind.planning_status().decisions == decisions + 1
-
-
-def test_a_plan_that_was_just_made_is_not_made_again(behind: Runtime) -> None:
-    show(behind, "table", clip(1).frames(N_FRAMES))
-    settle(behind)
-    decisions = behind.planning_status().decisions
-    ask(behind)
-    assert behind.planning_status().decisions == decisions + 1
-
-
-@pytest.mark.parametrize("outcome", ["elsewhere", "nowhere", "broken"])
-def test_what_is_planned_again_goes_where_it_is_best_then(
-    behind: Runtime, reference: ReferenceLoop, monkeypatch: pytest.MonkeyPatch, outcome: str
-) -> None:
-    """Without a place, or a plan, it goes where it was to go."""
-    monkeypatch.setattr(placing, "FRESH_S", 0.0)
-    policy = behind._loaded().planner.policy
-    plan = policy.plan
-    seen: list[Any] = []
-
-    def second_time(state: Any, question: Any, costs: Any) -> Any:
-        seen.append(question)
-        if len(seen) == 1:
-            return plan(state, replace(question, engine="second"), costs)
-        if outcome == "broken":
-            raise ZeroDivisionError
-        if outcome == "nowhere":
-            return None
-        return plan(state, replace(question, engine="cpu", prefill_engine="cpu"), costs)
-
-    policy.plan = second_time
-    with hold_frame(behind, "second", after=1) as gate:
-        show(behind, "table", clip(1).frames(N_FRAMES))
-        eventually(lambda: all_encoded(behind, "table"))
-        answers = ask_table(behind, 1)
-        gate.wait_until_reached()
-    result = assert_right(behind, answers, reference)
-    assert len(seen) == 2
-    assert result.metrics.engine == ("cpu" if outcome == "elsewhere" else "second")
