@@ -7,22 +7,24 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log
+from typing import NamedTuple
 
 from edge_vlm_ros.engines.step_record import Activity, StepRecord
 
 from .costs import Busy, CostModel, EngineCosts, MoveCost, RowCost
 from .overlaps import Company, Overlaps, as_cost
-from .smoothing import RobustLevel
+from .smoothing import RobustErrors
 
 _FOLLOWS_S = 2.0
 """A correction is mostly about the last so many seconds of work of its kind."""
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.02, 0.3
 _RECENT = 256
 """Steps of each kind in the errors."""
-_ALONE, _BESIDE = 0.1, 0.8
-"""A step ran alone when all others together were at work for less than this part of it, and beside
-one thing when that went on for more than this part of it and nothing else for more than _ALONE."""
-_FEWEST_ALONE = 5
+_OF_PAIRS = 4.0
+"""How much more readily the slowdown of a pair is corrected than a kind of step: what is measured
+once and for all on an idle machine are the kinds."""
+MOST_SLOWDOWN = 16.0
+"""What takes longer than so many times beside something else is not disturbed by that alone."""
 _SHORTEST_S = 1e-9
 
 Pair = tuple[Busy, Busy]
@@ -45,29 +47,39 @@ class CostError:
 class _Kind:
     """Steps of one activity of one engine or encoder."""
 
-    __slots__ = ("correction", "n_alone", "errors")
+    __slots__ = ("correction", "surprises", "errors")
 
     def __init__(self) -> None:
-        self.correction = RobustLevel()
-        """Of the logarithm of the factor."""
-        self.n_alone = 0
+        self.correction = 0.0
+        """Logarithm of the factor."""
+        self.surprises = RobustErrors()
         self.errors: deque[float] = deque(maxlen=_RECENT)
+
+
+class _Beside(NamedTuple):
+    """What a step did beside one activity of another."""
+
+    pair: Pair
+    factor: float
+    """The slowdown as it is known."""
+    part: float
+    """Of the step's time."""
 
 
 class CostLearner:
     """Follows slow changes (heat, other programs) and mends wrong guesses. Used by one thread.
 
     Each kind of step has one factor, and each pair of things that disturb each other another one;
-    how a cost depends on rows, history and bytes stays as in ``base``. What a step says is taken to
-    be about its pair when it ran beside exactly one other thing and enough steps of its kind have
-    been seen without company; otherwise about its kind.
+    how a cost depends on rows, history and bytes stays as in ``base``. Factors are smoothed
+    exponentially, as logarithms. What a step says is divided among its kind and all that it ran
+    beside, in proportion to how much each would change what was expected of it: the step of
+    normalised least mean squares (Haykin, Adaptive Filter Theory, chapter 6).
     """
 
     def __init__(self, base: CostModel) -> None:
         self._base = base
         self._overlaps = Overlaps([*base.engines, *base.encode_s])
         self._kinds: dict[Busy, _Kind] = {}
-        self._pairs: dict[Pair, RobustLevel] = {}
         self._factors: dict[Pair, float] = dict(base.slowdowns)
         self._model: CostModel | None = base
 
@@ -101,7 +113,7 @@ class CostLearner:
                 len(kind.errors),
                 statistics.median(kind.errors),
                 statistics.fmean(kind.errors),
-                exp(kind.correction.level),
+                exp(kind.correction),
             )
             for busy, kind in self._kinds.items()
         }
@@ -115,44 +127,37 @@ class CostLearner:
         kind = self._kinds.get(busy)
         if kind is None:
             kind = self._kinds[busy] = _Kind()
-        faster = self._progress(busy, seconds, company) if company else 1.0
-        correction = kind.correction
-        # How much longer it took than expected, as a logarithm.
-        surprise = log(seconds * faster / base) - correction.level
+        beside = self._beside(busy, seconds, company)
+        speeds = _speeds(beside)
+        expected = log(base) + kind.correction - sum(map(log, speeds.values()))
+        surprise = log(seconds) - expected
         kind.errors.append(exp(abs(surprise)) - 1.0)
+        bounded = kind.surprises.bounded(surprise)
         weight = min(_MOST_WEIGHT, max(_LEAST_WEIGHT, seconds / _FOLLOWS_S))
+        # The first ones count more: there is nothing to be smoothed with yet.
+        change = bounded * max(weight, 1.0 / kind.surprises.n)
         self._model = None
-        pair = _pair(busy, seconds, company) if company else None
-        if pair is not None and kind.n_alone >= _FEWEST_ALONE:
-            self._learn_pair(pair, surprise, weight)
-            return
-        if pair is None:
-            kind.n_alone += sum(company.values()) < _ALONE * seconds
-        correction.add(correction.level + surprise, weight)
+        # By how much each logarithm of a factor changes what is expected.
+        slopes = [part / factor / speeds[pair[1][0]] for pair, factor, part in beside]
+        total = 1.0 + _OF_PAIRS * sum(slope * slope for slope in slopes)
+        kind.correction += change / total
+        for (pair, factor, _), slope in zip(beside, slopes, strict=True):
+            now = factor * exp(_OF_PAIRS * slope * change / total)
+            # Nobody gets faster by company.
+            now = min(MOST_SLOWDOWN, max(1.0, now))
+            if now != factor:
+                self._factors[pair] = now
 
-    def _learn_pair(self, pair: Pair, surprise: float, weight: float) -> None:
-        level = self._pairs.get(pair)
-        if level is None:
-            level = self._pairs[pair] = RobustLevel()
-            level.n = 1  # what it begins with counts as seen
-        level.add(level.level + surprise, weight)
-        known = self._base.slowdowns.get(pair, 1.0)
-        # Nobody gets faster by company.
-        level.level = max(level.level, -log(known))
-        self._factors[pair] = known * exp(level.level)
-
-    def _progress(self, busy: Busy, seconds: float, company: Company) -> float:
-        """Work done in a second of a step with such company, in seconds of work done alone."""
-        slowed: dict[str, float] = {}
-        for other, beside in company.items():
-            factor = self._factors.get((busy, other))
-            if factor is not None:
-                lost = beside / seconds * (1.0 - 1.0 / factor)
-                slowed[other[0]] = slowed.get(other[0], 0.0) + lost
-        progress = 1.0
-        for lost in slowed.values():
-            progress *= 1.0 - lost
-        return progress
+    def _beside(self, busy: Busy, seconds: float, company: Company) -> list[_Beside]:
+        """What another did counts once, even if several encoders of one name did it."""
+        totals: dict[str, float] = {}
+        for other, its_s in company.items():
+            totals[other[0]] = totals.get(other[0], 0.0) + its_s
+        beside = []
+        for other, its_s in company.items():
+            pair, part = (busy, other), its_s / max(seconds, totals[other[0]])
+            beside.append(_Beside(pair, self._factors.get(pair, 1.0), part))
+        return beside
 
     def _base_seconds(self, busy: Busy, step: StepRecord) -> float:
         """What the step would take alone, uncorrected."""
@@ -180,16 +185,16 @@ class CostLearner:
 
     def _factor(self, name: str, activity: Activity) -> float:
         kind = self._kinds.get((name, activity))
-        return 1.0 if kind is None else exp(kind.correction.level)
+        return 1.0 if kind is None else exp(kind.correction)
 
 
-def _pair(busy: Busy, seconds: float, company: Company) -> Pair | None:
-    """Whom a step ran beside, if that was exactly one thing nearly all the time."""
-    other = max(company, key=company.__getitem__)
-    longest = company[other]
-    if longest < _BESIDE * seconds or sum(company.values()) - longest > _ALONE * seconds:
-        return None
-    return busy, other
+def _speeds(beside: Sequence[_Beside]) -> dict[str, float]:
+    """Work done beside each other engine or encoder in a second of a step, in seconds of work done
+    alone; above 0, as no factor is larger than MOST_SLOWDOWN."""
+    speeds: dict[str, float] = {}
+    for (_, other), factor, part in beside:
+        speeds[other[0]] = speeds.get(other[0], 1.0) - part * (1.0 - 1.0 / factor)
+    return speeds
 
 
 def _rows(cost: RowCost, factor: float) -> RowCost:

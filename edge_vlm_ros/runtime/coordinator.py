@@ -117,14 +117,20 @@ class Coordinator:
 
     def step(self, message: object | None) -> None:
         """Handle one message, or None when ``patience`` has passed without one."""
-        self.planner.observe()
-        self.tracing.tick()
-        self._handle(message)
+        try:
+            self._handle(message)
+        finally:  # first the message, whatever becomes of the rest: somebody waits for it
+            self._keep_up(message)
+
+    def _keep_up(self, message: object | None) -> None:
+        """Do what time and any message may have made due."""
         self.answering.end_overdue(self._clock())
         self.slots.retry_due(self._clock())
         if self.trunks.take_retry():
             self._ingest_all()
             self.answering.advance()
+        self.planner.observe()
+        self.tracing.tick()
         if isinstance(message, EngineSaid) and isinstance(message.event, TokensGenerated):
             return  # they come often, and give no engine time
         for stream in self.streams.values():

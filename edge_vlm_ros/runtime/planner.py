@@ -259,10 +259,13 @@ class Planner:
         records = {ENCODER: encoded}
         for slot in self._slots.ready:
             records[slot.config.name] = self._slots.engine(slot.config.name).take_steps()
-        self._learner.observe(records)
         for name, steps in records.items():
             if steps:
                 self.stepped(name, steps)
+        try:
+            self._learner.observe(records)
+        except Exception:  # plans can be made with the costs as they were
+            _logger.exception("costs could not be corrected by what steps have taken")
 
     # ---------------------------------------------------------------- readings
     def status(self) -> PlanningStatus:

@@ -16,9 +16,9 @@ from edge_vlm_ros.planning.costs import (
     RowCost,
     even_batches,
 )
-from edge_vlm_ros.planning.learning import CostLearner
+from edge_vlm_ros.planning.learning import MOST_SLOWDOWN, CostLearner
 from edge_vlm_ros.planning.overlaps import HOLD_S
-from edge_vlm_ros.planning.smoothing import RobustLevel
+from edge_vlm_ros.planning.smoothing import RobustErrors
 
 INGEST, PREFILL, DECODE = Activity.INGEST, Activity.PREFILL, Activity.DECODE
 EXPORT, IMPORT, ENCODE = Activity.EXPORT, Activity.IMPORT, Activity.ENCODE
@@ -148,43 +148,71 @@ def beside(
     return disturbed, company
 
 
-def test_a_slowdown_is_learnt_from_steps_beside_one_other() -> None:
+def by_turns(factor: float, start: float = 0.0) -> tuple[list[StepRecord], list[StepRecord], float]:
+    """Steps of one engine, ten alone and ten while another ingests, and so on; and their end."""
+    made: list[StepRecord] = []
+    others: list[StepRecord] = []
+    for _ in range(20):
+        made += steps(DECODE, 10, 1.0, start)
+        disturbed, company = beside(factor, 10, end(made))
+        made, others, start = made + disturbed, others + company, end(company)
+    return made, others, start
+
+
+def decode_beside_prefill(learner: CostLearner) -> float:
+    """How much longer than by the base a step of one is expected to take."""
+    model = learner.model()
+    alone = model.engines["one"].decode.seconds(1, 0) / ENGINE.decode.seconds(1, 0)
+    return alone * model.slowdown("one", DECODE, [("two", PREFILL)])
+
+
+def test_a_slowdown_is_learnt_from_steps_beside_others_and_alone() -> None:
     learner = CostLearner(base())
-    feed(learner, [{"one": steps(DECODE, 50, 1.0, gap=1e-3)}])
-    disturbed, company = beside(1.6, start=100.0)
-    feed(learner, [{"one": disturbed, "two": company}])
+    made, company, at = by_turns(1.6)
+    feed(learner, [{"one": made, "two": company}])
     model = learner.model()
     assert model.slowdown("one", DECODE, [("two", PREFILL)]) == pytest.approx(1.6, rel=0.05)
     assert model.slowdown("one", DECODE, [("two", DECODE)]) == 1.0
     assert model.slowdown("two", PREFILL, [("one", DECODE)]) == pytest.approx(1.0, abs=0.02)
-    assert model.engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.02)
+    assert model.engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.03)
     # And unlearnt; but company makes nobody faster.
-    disturbed, company = beside(0.7, start=300.0)
-    feed(learner, [{"one": disturbed, "two": company}])
+    made, company, _ = by_turns(0.7, at + 100.0)
+    feed(learner, [{"one": made, "two": company}])
     assert learner.model().slowdown("one", DECODE, [("two", PREFILL)]) == 1.0
+
+
+def test_who_is_never_alone_is_slowed_by_company_more_than_by_itself() -> None:
+    """Both would explain it; costs are measured alone at start."""
+    learner = CostLearner(base())
+    disturbed, company = beside(1.6)
+    feed(learner, [{"one": disturbed, "two": company}])
+    assert decode_beside_prefill(learner) == pytest.approx(1.6, rel=0.02)
+    assert learner.model().slowdown("one", DECODE, [("two", PREFILL)]) > 1.3
+    assert learner.model().engines["one"].decode.seconds(1, 0) < 1.2 * 6e-3
 
 
 def test_company_may_be_told_of_later() -> None:
     """Every engine's steps come when that one is asked."""
-    learner = CostLearner(base())
-    feed(learner, [{"one": steps(DECODE, 50, 1.0)}])
-    disturbed, company = beside(1.6, start=100.0)
+    learner, at_once = CostLearner(base()), CostLearner(base())
+    disturbed, company = beside(1.6)
+    feed(at_once, [{"one": disturbed, "two": company}])
     batches: list[dict[str, list[StepRecord]]] = []
     for i in range(0, len(disturbed), 10):
         batches.append({"one": disturbed[i : i + 10]})
     assert end(disturbed) - disturbed[0].started < HOLD_S
     batches.append({"two": company})
     feed(learner, batches)
-    assert learner.model().slowdown("one", DECODE, [("two", PREFILL)]) == pytest.approx(1.6, 0.05)
+    assert learner.model() == at_once.model()
+    assert decode_beside_prefill(learner) == pytest.approx(1.6, rel=0.02)
 
 
 def test_long_company_of_many_short_steps_is_seen() -> None:
     learner = CostLearner(base())
-    feed(learner, [{"one": steps(DECODE, 50, 1.0)}])
     disturbed = steps(DECODE, 100, 1.4, 100.0)
     one_step = StepRecord(INGEST, 99.9, end(disturbed) - 99.8, 64, 1, 0)
     feed(learner, [{"one": disturbed}, {"two": [one_step]}])
-    assert learner.model().slowdown("one", DECODE, [("two", PREFILL)]) == pytest.approx(1.4, 0.05)
+    assert decode_beside_prefill(learner) == pytest.approx(1.4, rel=0.02)
+    assert learner.model().slowdown("one", DECODE, [("two", PREFILL)]) > 1.2
 
 
 def test_a_known_slowdown_is_not_taken_for_a_slow_engine() -> None:
@@ -206,15 +234,74 @@ def test_a_known_slowdown_is_not_taken_for_a_slow_engine() -> None:
     assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.02)
 
 
-def test_company_of_two_kinds_teaches_no_slowdown() -> None:
+def test_what_two_others_did_together_is_divided_between_them() -> None:
     learner = CostLearner(base())
-    feed(learner, [{"one": steps(DECODE, 50, 1.0)}])
-    disturbed, company = beside(1.6, start=100.0)
-    encoding = [StepRecord(ENCODE, 100.0 + 0.02 * i, 0.02, 0, 1, 0) for i in range(200)]
+    disturbed, company = beside(1.6)
+    encoding = [StepRecord(ENCODE, 0.02 * i, 0.02, 0, 1, 0) for i in range(200)]
     feed(learner, [{"one": disturbed, "two": company, "vision": encoding}])
-    pairs = learner.model().slowdowns
-    assert (("one", DECODE), ("two", PREFILL)) not in pairs
-    assert (("one", DECODE), ("vision", ENCODE)) not in pairs
+    model = learner.model()
+    by_two = model.slowdown("one", DECODE, [("two", PREFILL)])
+    by_vision = model.slowdown("one", DECODE, [("vision", ENCODE)])
+    alone = model.engines["one"].decode.seconds(1, 0) / ENGINE.decode.seconds(1, 0)
+    assert by_two == pytest.approx(by_vision, rel=0.02) and 1.1 < by_two < 1.4
+    assert alone * by_two * by_vision == pytest.approx(1.6, rel=0.02)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.8, 0.95, 1.0])
+def test_no_company_explains_everything(part: float) -> None:
+    """A step that was in company for most of its time and took a hundred times as long, again and
+    again: the slowdown stays below its bound, what is expected comes right."""
+    learner = CostLearner(base())
+    made, company, at = [], [], 0.0
+    for _ in range(2000):
+        seconds = 100 * ENGINE.decode.seconds(1, 0)
+        made.append(StepRecord(DECODE, at, seconds, 1, 1, 0))
+        company.append(StepRecord(INGEST, at, part * seconds, 64, 1, 0))
+        at = end(made)
+    feed(learner, [{"one": made, "two": company}])
+    assert learner.model().slowdown("one", DECODE, [("two", PREFILL)]) <= MOST_SLOWDOWN
+    assert learner.errors()["one", DECODE].error < 0.01
+
+
+def test_several_encoders_of_one_name_disturb_like_one() -> None:
+    """Three that work all the time are no more than all of the time."""
+    known = {(("one", DECODE), ("vision", ENCODE)): 4.0}
+    learner = CostLearner(base(known))
+    made = steps(DECODE, 100, 4.0)
+    encoding = [StepRecord(ENCODE, 0.02 * (i // 3), 0.02, 0, 1, 0) for i in range(600)]
+    feed(learner, [{"one": made, "vision": encoding}])
+    assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(6e-3, rel=0.02)
+    assert learner.errors()["one", DECODE].error == pytest.approx(0.0, abs=0.02)
+
+
+def test_costs_stay_what_they_are_where_nobody_is_ever_alone() -> None:
+    """Two engines that are always busy, an encoder that often is; two others disturb no more than
+    one. What it costs to be alone cannot be seen then, and it must not drift away together with
+    the slowdowns."""
+    rng = random.Random(5)
+    slow = 2.0
+    learner = CostLearner(base())
+    alone = [step for k, a in enumerate((DECODE, INGEST, EXPORT)) for step in steps(a, 9, 1.0, k)]
+    batches: list[dict[str, list[StepRecord]]] = [{"one": alone}]
+    at = dict.fromkeys(("one", "two", "vision"), 10.0)
+    doing = dict.fromkeys(at, ENCODE)
+    for _ in range(3000):
+        batch: dict[str, list[StepRecord]] = {name: [] for name in at}
+        for _ in range(10):
+            name = min(at, key=at.__getitem__)
+            activity = ENCODE if name == "vision" else rng.choice((DECODE, INGEST, EXPORT))
+            others = [doing[other] for other in at if other != name]
+            factor = (slow if {INGEST, DECODE} & set(others) else 1.0) * rng.uniform(0.7, 1.4)
+            rows, history, n_bytes = rng.randint(1, 64), rng.randint(0, 400), 50_000
+            seconds = factor * alone_s(activity, rows, history, n_bytes)
+            batch[name].append(StepRecord(activity, at[name], seconds, rows, 1, history, n_bytes))
+            pause = rng.choice((0.0, 0.1)) if name == "vision" else 0.0
+            doing[name], at[name] = activity, at[name] + seconds + pause
+        batches.append(batch)
+    feed(learner, batches)
+    assert max(learner.model().slowdowns.values()) < 1.5 * slow
+    for error in learner.errors().values():
+        assert 0.8 < error.factor < 1.5 and error.error < 0.3
 
 
 def test_what_is_looked_at_is_forgotten() -> None:
@@ -234,11 +321,13 @@ def test_the_model_is_made_anew_only_when_something_was_learnt() -> None:
     assert learner.model() is not model
 
 
-def test_a_level_is_bounded_by_what_it_has_seen() -> None:
+def test_errors_are_bounded_until_they_last() -> None:
     rng = random.Random(4)
-    level = RobustLevel()
+    errors = RobustErrors()
     for _ in range(1000):
-        level.add(rng.uniform(-1, 1), 0.1)
-        assert -1 <= level.level <= 1
-    level.add(1e9, 0.1)
-    assert level.level < 2
+        error = rng.uniform(-1, 1)
+        assert abs(errors.bounded(error)) <= abs(error)
+    assert errors.bounded(1e9) < 3
+    for _ in range(100):
+        last = errors.bounded(-50.0)
+    assert last == -50.0

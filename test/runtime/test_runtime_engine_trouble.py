@@ -18,10 +18,12 @@ from helpers import (
 from two_engines import QUESTION, TWO, ask, path
 
 from edge_vlm_ros.engines.errors import ComputeError, ImportRefusedError
+from edge_vlm_ros.planning.learning import CostLearner
 from edge_vlm_ros.runtime import (
     FinishReason,
     Runtime,
     RuntimeListener,
+    planner,
 )
 
 
@@ -131,11 +133,34 @@ def test_a_question_for_which_no_plan_can_be_made_ends_with_the_reason(
     runtime = start()
     show(runtime, "table", clip(1).frames(2))
     settle(runtime)
-    planner = runtime._loaded().planner
+    policy = runtime._loaded().planner.policy
     with monkeypatch.context() as broken:
-        broken.setattr(planner.policy, "plan", lambda *_: 1 / 0)
+        broken.setattr(policy, "plan", lambda *_: 1 / 0)
         result = runtime.ask("table", QUESTION).result(PATIENCE_S)
     assert result.finish_reason is FinishReason.ERROR
     assert "no plan could be made: ZeroDivisionError" in result.error
     assert runtime.question_status().pending == 0
     assert not runtime.ask("table", QUESTION).result(PATIENCE_S).error
+
+
+def test_costs_that_cannot_be_corrected_lose_nothing(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages came and went unheard once: whoever had asked waited for ever."""
+    monkeypatch.setattr(planner, "OBSERVE_PERIOD_S", 0.0)
+    monkeypatch.setattr(CostLearner, "observe", lambda *_: 1 / 0)
+    runtime = start()
+    show(runtime, "table", clip(1).frames(2))
+    assert not runtime.ask("table", QUESTION).result(PATIENCE_S).error
+    assert runtime.question_status().pending == 0
+
+
+def test_what_follows_a_message_may_fail_without_losing_it(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runtime = start()
+    with monkeypatch.context() as broken:
+        broken.setattr(runtime._loaded().tracing, "tick", lambda: 1 / 0)
+        show(runtime, "table", clip(1).frames(2))
+        assert not runtime.ask("table", QUESTION).result(PATIENCE_S).error
+    assert runtime.question_status().pending == 0
