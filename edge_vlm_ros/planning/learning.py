@@ -18,6 +18,8 @@ from .smoothing import RobustErrors
 _FOLLOWS_S = 2.0
 """A correction is mostly about the last so many seconds of work of its kind."""
 _LEAST_WEIGHT, _MOST_WEIGHT = 0.02, 0.3
+_KNOWN = 10
+"""What is known at start counts as so many steps."""
 _RECENT = 256
 """Steps of each kind in the errors."""
 _OF_PAIRS = 4.0
@@ -134,8 +136,8 @@ class CostLearner:
         kind.errors.append(exp(abs(surprise)) - 1.0)
         bounded = kind.surprises.bounded(surprise)
         weight = min(_MOST_WEIGHT, max(_LEAST_WEIGHT, seconds / _FOLLOWS_S))
-        # The first ones count more: there is nothing to be smoothed with yet.
-        change = bounded * max(weight, 1.0 / kind.surprises.n)
+        # The first ones count more: there is little to be smoothed with yet.
+        change = bounded * max(weight, 1.0 / (_KNOWN + kind.surprises.n))
         self._model = None
         # By how much each logarithm of a factor changes what is expected.
         slopes = [part / factor / speeds[pair[1][0]] for pair, factor, part in beside]

@@ -104,7 +104,7 @@ def test_each_kind_of_step_has_its_own_factor(activity: Activity) -> None:
 
 def test_an_encoder_has_a_factor_too() -> None:
     learner = CostLearner(base())
-    feed(learner, [{"vision": steps(ENCODE, 50, 1.5)}])
+    feed(learner, [{"vision": steps(ENCODE, 200, 1.5)}])
     assert learner.model().encode_s["vision"] == pytest.approx(0.03, rel=0.02)
 
 
