@@ -90,8 +90,9 @@ def _company(step: StepRecord, others: Sequence[_Track], at: list[int]) -> Compa
                 break
             stop = begin + its.seconds
             seconds = (stop if stop < end else end) - (begin if begin > start else start)
-            key = (other.name, as_cost(its.activity))
-            company[key] = company.get(key, 0.0) + seconds
+            if seconds > 0.0:  # of several encoders of one name a later step may end earlier
+                key = (other.name, as_cost(its.activity))
+                company[key] = company.get(key, 0.0) + seconds
             n += 1
     return company
 

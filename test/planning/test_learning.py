@@ -274,6 +274,23 @@ def test_several_encoders_of_one_name_disturb_like_one() -> None:
     assert learner.errors()["one", DECODE].error == pytest.approx(0.0, abs=0.02)
 
 
+def test_of_several_encoders_a_short_step_may_be_over_before_a_long_one() -> None:
+    learner = CostLearner(base({(("one", DECODE), ("vision", ENCODE)): 2.0}))
+    made = [StepRecord(DECODE, 10.0 * i + 3.0, 1.5 * 6e-3, 1, 1, 0) for i in range(100)]
+    for i, step in enumerate(made):
+        # Two thirds of the step beside the long one; the short ones had ended long before.
+        long = StepRecord(ENCODE, 10.0 * i, 3.0 + 6e-3, 0, 1, 0)
+        short = [StepRecord(ENCODE, 10.0 * i + k, 0.1, 0, 1, 0) for k in (1, 2)]
+        learner.observe({"one": [step], "vision": [long, *short]})
+    learner.observe(later(1000.0))
+    model = learner.model()
+    found = model.engines["one"].decode.seconds(1, 0) / 6e-3
+    assert found / (1 - 2 / 3 * (1 - 1 / model.slowdown("one", DECODE, [("vision", ENCODE)]))) == (
+        pytest.approx(1.5, rel=0.03)
+    )
+    assert found == pytest.approx(1.0, rel=0.1)
+
+
 def test_costs_stay_what_they_are_where_nobody_is_ever_alone() -> None:
     """Two engines that are always busy, an encoder that often is; two others disturb no more than
     one. What it costs to be alone cannot be seen then, and it must not drift away together with

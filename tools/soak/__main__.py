@@ -32,6 +32,8 @@ def main() -> int:
             f"{growth.pss_after / MIB:.1f} MiB, RSS {growth.rss_before / MIB:.1f} -> "
             f"{growth.rss_after / MIB:.1f} MiB, grew {growth.share:+.2%} ({MAX_GROWTH:.0%} allowed)"
         )
+    costs = (f"{c.engine} {c.activity.value} {c.error:.0%}" for c in result.costs)
+    print(f"steps foreseen wrong by (median): {', '.join(costs)}")
     print(f"asked: {dict(result.ways)}; refused: {dict(result.refused)}")
     print(f"{result.answers} answers, {result.samples} of them compared with the plain loop")
     print("FAILED" if result.violations else "all holds")

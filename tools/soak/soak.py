@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_vlm_ros.runtime import Runtime
+from edge_vlm_ros.runtime.status import CostError
 
 from .ledger import Ledger, different_answers
 from .load import N_ASKERS, RATE_HZ, STREAMS, Asker, Camera, Mover, Player, Scenery, soak_config
@@ -31,6 +32,7 @@ class SoakResult:
     samples: int
     ways: Counter[str]
     refused: Counter[str]
+    costs: tuple[CostError, ...]
 
 
 class Soak:
@@ -52,6 +54,7 @@ class Soak:
             runtime.activate()
             watch = Watch(runtime, self._complain)
             cameras, askers = self._play(runtime, watch)
+            costs = runtime.planning_status().costs
             self._check_end(runtime, cameras, askers)
         finally:
             runtime.close()
@@ -67,6 +70,7 @@ class Soak:
             len(self._ledger.samples),
             sum((asker.ways for asker in askers), Counter()),
             sum((asker.refused for asker in askers), Counter()),
+            costs,
         )
 
     def _complain(self, text: str) -> None:
