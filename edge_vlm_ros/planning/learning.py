@@ -23,10 +23,11 @@ _KNOWN = 10
 _RECENT = 256
 """Steps of each kind in the errors."""
 _OF_PAIRS = 4.0
-"""How much more readily the slowdown of a pair is corrected than a kind of step: what is measured
-once and for all on an idle machine are the kinds."""
+"""How much more readily the slowdown of a pair is corrected than a kind of step: kinds are measured
+alone at start. Over the recorded steps of a soak a quarter to four made hardly a difference."""
 MOST_SLOWDOWN = 16.0
-"""What takes longer than so many times beside something else is not disturbed by that alone."""
+"""What takes longer than so many times beside something else is not disturbed by that alone. A
+bound so wide that nothing measured came near it; slowdowns were 1 to 2."""
 _SHORTEST_S = 1e-9
 
 Pair = tuple[Busy, Busy]

@@ -372,7 +372,6 @@ class Coordinator:
         _logger.warning("answer %d goes on on %s: %s", question.answer_id, question.engine, why)
         self._tell(self._listener.answer_moved, question.answer, question.engine, why)
 
-    # ---------------------------------------------------------------- plans
     def _planned(self, record: PlanRecord) -> None:
         self.tracing.planned(record)
         self._tell(self._listener.plan_made, record)
@@ -392,8 +391,7 @@ class Coordinator:
 
     # ---------------------------------------------------------------- readings
     def question_status(self) -> QuestionStatus:
-        pending = len(self.answering.questions)
-        return self._admission.status(pending, self.committing.endings)
+        return self._admission.status(len(self.answering.questions), self.committing.endings)
 
     def _tell(self, method: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -123,6 +123,12 @@ def test_outliers_hardly_count_but_a_lasting_change_does() -> None:
     assert learner.model().engines["one"].decode.seconds(1, 0) == pytest.approx(1.2e-2, rel=0.05)
 
 
+def test_a_single_first_step_moves_little() -> None:
+    learner = CostLearner(base())
+    feed(learner, [{"one": steps(DECODE, 1, 2.0)}])
+    assert 6e-3 < learner.model().engines["one"].decode.seconds(1, 0) < 1.1 * 6e-3
+
+
 def test_errors_are_those_of_the_prediction_before_the_step() -> None:
     learner = CostLearner(base())
     feed(learner, [{"one": steps(DECODE, 1, 2.0)}])

@@ -144,7 +144,7 @@ def test_a_question_for_which_no_plan_can_be_made_ends_with_the_reason(
 
 
 def test_costs_that_cannot_be_corrected_lose_nothing(
-    start: Start, monkeypatch: pytest.MonkeyPatch
+    start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Messages came and went unheard once: whoever had asked waited for ever."""
     monkeypatch.setattr(planner, "OBSERVE_PERIOD_S", 0.0)
@@ -153,6 +153,8 @@ def test_costs_that_cannot_be_corrected_lose_nothing(
     show(runtime, "table", clip(1).frames(2))
     assert not runtime.ask("table", QUESTION).result(PATIENCE_S).error
     assert runtime.question_status().pending == 0
+    assert "costs could not be corrected" in caplog.text
+    assert "the coordinator failed" not in caplog.text
 
 
 def test_what_follows_a_message_may_fail_without_losing_it(
