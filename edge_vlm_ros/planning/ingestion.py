@@ -10,10 +10,10 @@ from .context_time import RANGE_TOKENS, busy_with
 from .costs import Busy, CostModel, EngineCosts
 from .state import EngineState, PlanningState, StreamState
 
-GAIN = 2.0
-"""Another engine must be so many times faster for ingestion to move: it must not flap. Simulated
-under steady load, 1.25 made the slowest answers later: what moves must come back. With 3.0 a camera
-stayed on an engine of half the speed, and questions waited there for their newest frame."""
+GAIN = 1.5
+"""Another engine must be so many times faster for ingestion to move: it must not flap, and what
+moves must come back. With 3 a camera stays on an engine of half the speed, and questions wait there
+for their newest frame."""
 
 SLOWER = 2.0
 """A stream that begins takes an engine with fewer streams although it is so much slower: two that

@@ -18,6 +18,10 @@ STAY = 0.05
 """What moves nothing is taken although something else is better by this part, else what hands
 nothing off: predictions are not that exact, and what is moved takes cells twice."""
 
+QUEUED = 2
+"""Questions that wait on a full engine itself, for the next answers that end there: without, each
+end is followed by a step with one answer less. Those behind them are placed as late as can be."""
+
 
 class Sdep:
     """Keeps whether load is sustained; all else comes with the arguments."""
@@ -32,9 +36,9 @@ class Sdep:
         return load
 
     def plan(self, state: PlanningState, question: QuestionState, costs: CostModel) -> Plan | None:
-        """None while an engine that would be best has no place for another answer and others
-        exist: when it has, or another one has become better, the question is planned again. A full
-        engine has answers, so one of them ends."""
+        """None while an engine that would be best has answers enough to do and others exist: when
+        it has fewer, or another one has become better, the question is planned again. An engine
+        with so many answers ends one of them."""
         question = among_usable(question, state)
         load = self.load(state, costs)
         share_s = share_penalties(state, load) if load.sustained else None
@@ -42,7 +46,7 @@ class Sdep:
         chosen = self._choose(found, state)
         if len(state.engines) > 1 and not question.engine:
             for name in {chosen.prefill_engine, chosen.decode_engine}:
-                if _is_full(state, name):
+                if _is_full(state, name, QUEUED):
                     return None
         return Plan("sdep", chosen, tuple(found), self._reason(chosen, found, state))
 
@@ -114,9 +118,9 @@ def share_penalties(state: PlanningState, load: EngineLoad) -> dict[str, float]:
     }
 
 
-def _is_full(state: PlanningState, name: str) -> bool:
+def _is_full(state: PlanningState, name: str, queued: int = 0) -> bool:
     engine = state.engine(name)
-    return len(engine.answers) >= engine.max_parallel
+    return len(engine.answers) >= engine.max_parallel + queued
 
 
 def _words(alternative: Alternative) -> str:

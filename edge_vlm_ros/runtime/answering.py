@@ -89,18 +89,18 @@ class Answering:
             if stream in (None, question.version.stream) and not question.waits_for_place:
                 self._advance(question)
 
-    def _place_waiting(self) -> None:
+    def _place_waiting(self, engine: str | None) -> None:
         """An engine has a place again: the oldest questions that wait for one are planned anew, and
-        no more once some of them go on waiting. Planning all of them for every answer that ends
-        would take more time than there is under load."""
+        no more once one has taken it or some of them go on waiting. Planning all of them for every
+        answer that ends would take more time than there is under load."""
         waiting = [question for question in self.questions.values() if question.waits_for_place]
         left = MAX_REPLANNED
         for question in waiting:
             question.waits_for_place = False
             self._advance(question)
             left -= question.waits_for_place
-            if not left:
-                return
+            if not left or engine in (question.engine, question.prefill_engine):
+                break
         self._rebalance()
 
     def _advance(self, question: Question) -> None:
@@ -260,14 +260,14 @@ class Answering:
             question.use.moved_bytes += event.state.n_bytes
         self.handoffs += 1
         self._advance(question)
-        self._place_waiting()
+        self._place_waiting(engine)
 
     def finished(self, engine: str, event: AnswerFinished) -> None:
         question = self._running(engine, event.answer_id)
         if question is None:
             return
         if event.reason is FinishReason.ERROR and self._try_elsewhere(question, event.error):
-            self._place_waiting()
+            self._place_waiting(engine)
             return
         if event.tail:
             self._updated(question, event.tail)
@@ -375,7 +375,7 @@ class Answering:
         self._finish(question, AnswerFinished(question.answer_id, reason, "", ids, error, 0))
 
     def _finish(self, question: Question, event: AnswerFinished) -> None:
-        stream = self._streams[question.version.stream]
+        stream, engine = self._streams[question.version.stream], question.running_on
         question.running_on = None
         question.state = AnswerState.FINISHED
         if question.context is None:
@@ -392,7 +392,7 @@ class Answering:
         self._planner.question_ended(question, event.reason)
         self._ended(question, event)
         stream.ingest()
-        self._place_waiting()
+        self._place_waiting(engine)
 
     def _running(self, engine: str, answer_id: int) -> Question | None:
         """The question, unless it has ended or gone elsewhere."""

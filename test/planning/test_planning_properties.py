@@ -14,7 +14,7 @@ from planning_situations import MOVE, SLOW, USUAL, costs, engine, question, runn
 from edge_vlm_ros.planning.comparison import Comparison
 from edge_vlm_ros.planning.costs import BatchCost, CostModel, EngineCosts, RowCost, even_batches
 from edge_vlm_ros.planning.plan import Alternative, Objective
-from edge_vlm_ros.planning.sdep import STAY, Sdep
+from edge_vlm_ros.planning.sdep import QUEUED, STAY, Sdep
 from edge_vlm_ros.planning.state import (
     AnswerLoad,
     Held,
@@ -218,7 +218,7 @@ def test_no_stream_starves(order: list[str], data: st.DataObject) -> None:
                 still.append(stream)
                 continue
             answers[plan.chosen.decode_engine] += 1
-            assert answers[plan.chosen.decode_engine] <= 2  # nothing queues behind a full engine
+            assert answers[plan.chosen.decode_engine] <= 2 + QUEUED
             placed.append(stream)
         waiting = still
         if not waiting:

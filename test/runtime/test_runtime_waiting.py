@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import ExitStack
 from typing import Any
 
@@ -22,6 +23,7 @@ from helpers import (
 )
 
 from edge_vlm_ros.runtime import (
+    Answer,
     AskOptions,
     EngineConfig,
     HistoryConfig,
@@ -97,11 +99,11 @@ def test_handoffs_in_opposite_directions_do_not_wait_for_each_other(start: Start
 
 
 class _Hesitant:
-    """A policy that finds no place for some questions; counts how often it is asked."""
+    """A policy that finds places for so many questions only; counts how often it is asked."""
 
     def __init__(self, policy: Any) -> None:
         self._policy = policy
-        self.has_place = True
+        self.places = math.inf
         self.asked: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -109,7 +111,8 @@ class _Hesitant:
 
     def plan(self, state: Any, question: Any, costs: Any) -> Any:
         self.asked.append(question.stream)
-        return self._policy.plan(state, question, costs) if self.has_place else None
+        self.places -= 1
+        return self._policy.plan(state, question, costs) if self.places >= 0 else None
 
 
 def test_who_waits_for_a_place_is_planned_again_when_an_answer_ends(two: Runtime) -> None:
@@ -119,7 +122,7 @@ def test_who_waits_for_a_place_is_planned_again_when_an_answer_ends(two: Runtime
     with hold_decoding(two) as gate:
         running = [two.ask("table", QUESTION, AskOptions(engine="cpu")) for _ in range(2)]
         gate.wait_until_reached()
-        policy.has_place = False
+        policy.places = 0
         waiting = [two.ask("table", QUESTION) for _ in range(5)]
         questions = two._loaded().answering.questions
         eventually(lambda: sum(q.waits_for_place for q in questions.values()) == 5)
@@ -131,7 +134,31 @@ def test_who_waits_for_a_place_is_planned_again_when_an_answer_ends(two: Runtime
     two.stream_status("table")  # what follows the end of the second has been done
     assert len(policy.asked) == 2 * MAX_REPLANNED
     assert all(q.waits_for_place for q in questions.values())
-    policy.has_place = True
-    two.ask("table", QUESTION, AskOptions(engine="second")).result(PATIENCE_S)
-    results = [answer.result(PATIENCE_S) for answer in waiting]
-    assert not any(result.error for result in results)
+    _let_go_on(two, policy, waiting)
+
+
+def test_one_place_is_given_once(two: Runtime) -> None:
+    """Those behind the one that has taken it are not planned for nothing."""
+    planner, there = two._loaded().planner, AskOptions(engine="cpu")
+    policy = planner.policy = _Hesitant(planner.policy)
+    with hold_decoding(two) as gate:
+        running = two.ask("table", QUESTION, there)
+        gate.wait_until_reached()
+        policy.places = 0
+        waiting = [two.ask("table", QUESTION, there) for _ in range(5)]
+        questions = two._loaded().answering.questions
+        eventually(lambda: sum(q.waits_for_place for q in questions.values()) == 5)
+        policy.asked.clear()
+        policy.places = 1
+        gate.open()
+        running.result(PATIENCE_S)
+        waiting[0].result(PATIENCE_S)
+    two.stream_status("table")  # what follows the end of the second has been done
+    assert len(policy.asked) == 1 + MAX_REPLANNED
+    _let_go_on(two, policy, waiting)
+
+
+def _let_go_on(runtime: Runtime, policy: _Hesitant, waiting: list[Answer]) -> None:
+    policy.places = math.inf
+    runtime.ask("table", QUESTION, AskOptions(engine="second")).result(PATIENCE_S)
+    assert not any(answer.result(PATIENCE_S).error for answer in waiting)
