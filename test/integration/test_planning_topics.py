@@ -178,9 +178,9 @@ def test_everything_of_a_real_question_is_seen(tmp_path: Path) -> None:
         made.frames("table", 2)
         ended, result = made.client.ask(stream="table").wait_end()
         assert ended == "succeeded", result.error
-        wait_for(lambda: len(plans) == 2, "both messages of the plan")
-        planned, finished = plans
-        assert (planned.phase, finished.phase) == ("planned", "finished")
+        wait_for(lambda: plans and plans[-1].phase == "finished", "all messages of the plan")
+        *earlier, planned, finished = plans  # planned again if the history took its time
+        assert {plan.phase for plan in (*earlier, planned)} == {"planned"}
         assert planned.answer_id == finished.answer_id == result.answer_id
         chosen = planned.alternatives[planned.chosen]
         assert not chosen.blocked
