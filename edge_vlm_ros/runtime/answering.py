@@ -90,8 +90,8 @@ class Answering:
                 self._advance(question)
 
     def _place_waiting(self, engine: str | None) -> None:
-        """An engine has a place again: the oldest questions that wait for one are planned anew, and
-        no more once one has taken it or some of them go on waiting. Planning all of them for every
+        """``engine`` has a place again (None: what ended had none): the oldest who wait are planned
+        anew, and no more once it is taken or some go on waiting. Planning all of them for every
         answer that ends would take more time than there is under load."""
         waiting = [question for question in self.questions.values() if question.waits_for_place]
         left = MAX_REPLANNED

@@ -28,7 +28,7 @@ from edge_vlm_ros.engines.step_record import Activity
 from edge_vlm_ros.planning.comparison import NO_CELLS, Comparison
 from edge_vlm_ros.planning.costs import CostModel, EngineCosts, MoveCost, RowCost, even_batches
 from edge_vlm_ros.planning.plan import Alternative
-from edge_vlm_ros.planning.sdep import QUEUED, Sdep
+from edge_vlm_ros.planning.sdep import Sdep
 from edge_vlm_ros.planning.state import AnswerLoad, Held, UnplacedQuestion
 
 TWO = costs(gpu=USUAL, cpu=USUAL)
@@ -241,18 +241,12 @@ def test_the_first_token_and_the_end_may_want_different_engines() -> None:
 
 
 # ---------------------------------------------------------------- waiting and staying
-def test_a_question_waits_for_a_place_where_it_is_best_off() -> None:
-    asked, enough = question({"gpu": 1000}), running(*[5] * (4 + QUEUED))
-    full = engine("gpu", answers=enough)
-    assert planned(state(full, engine("cpu")), asked, MIXED) is None
-    assert planned(state(full, engine("cpu", answers=enough)), asked, MIXED) is None
-
-
-def test_a_full_engine_has_the_next_questions_at_hand() -> None:
-    """No step is lost between the end of an answer and the beginning of the next."""
-    nearly = engine("gpu", answers=running(*[5] * (4 + QUEUED - 1)))
-    plan = planned(state(nearly, engine("cpu")), question({"gpu": 1000}), MIXED)
-    assert way(plan) == ("local", "gpu", "gpu")
+def test_behind_the_next_two_a_question_waits_for_a_place_where_it_is_best_off() -> None:
+    asked, enough = question({"gpu": 1000}), running(5, 5, 5, 5, 5, 5)  # four of them run
+    nearly, full = (engine("gpu", answers=enough[:n]) for n in (5, 6))
+    assert way(planned(state(nearly, engine("cpu")), asked, MIXED)) == ("local", "gpu", "gpu")
+    for other in (engine("cpu"), engine("cpu", answers=enough)):
+        assert planned(state(full, other), asked, MIXED) is None
 
 
 def test_nobody_waits_for_a_full_engine_to_be_handed_off_to() -> None:
