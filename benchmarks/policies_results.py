@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -99,7 +99,16 @@ class Results:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self.runs: list[Run] = read_runs([path]) if path is not None and path.is_file() else []
+        there = [path] if path is not None and path.is_file() else []
+        self.runs: list[Run] = read_runs(there)
+        self._capacities = {
+            tuple(document["of"]): (document["questions_hz"], document["frames_hz"])
+            for document in _documents(there)
+            if "of" in document
+        }
+        if path is not None and there and not path.read_text().endswith("\n"):
+            with path.open("a") as file:
+                file.write("\n")  # what comes next must not end a line that was cut off
 
     def __contains__(self, key: Key) -> bool:
         return any(run.key == key for run in self.runs)
@@ -107,6 +116,18 @@ class Results:
     def add(self, run: Run) -> None:
         self.runs.append(run)
         self._write({"run": run.to_json()})
+
+    def capacity(self, setup: str, model: str, kv_type: str) -> tuple[float, float] | None:
+        """Questions a second, and frames a second, that all live loads are relative to: runs that
+        are added later must be relative to the same."""
+        return self._capacities.get((setup, model, kv_type))
+
+    def add_capacity(
+        self, setup: str, model: str, kv_type: str, questions_hz: float, frames_hz: float
+    ) -> None:
+        self._capacities[setup, model, kv_type] = questions_hz, frames_hz
+        of = [setup, model, kv_type]
+        self._write({"of": of, "questions_hz": questions_hz, "frames_hz": frames_hz})
 
     def note(self, **about: Any) -> None:
         """Keep something else that matters, such as the machine or a failure."""
@@ -123,13 +144,13 @@ class Results:
 
 def read_runs(paths: Iterable[Path]) -> list[Run]:
     """All runs of some files; a last line that was not written to its end is left out."""
-    runs = []
+    return [Run.from_json(document["run"]) for document in _documents(paths) if "run" in document]
+
+
+def _documents(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
     for path in paths:
         for line in path.read_text().splitlines():
             try:
-                document = json.loads(line)
+                yield json.loads(line)
             except ValueError:
                 continue
-            if "run" in document:
-                runs.append(Run.from_json(document["run"]))
-    return runs

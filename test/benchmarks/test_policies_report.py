@@ -108,6 +108,19 @@ def test_what_was_done_is_read_back_and_not_done_again(tmp_path: Path) -> None:
     again = Results(path)
     assert again.runs == [RUN, of(SERIAL, 9.0)] == read_runs([path])
     assert KEY in again and replace(KEY, number=2) not in again
+    again.add(of("isolated", 8.0))
+    assert Results(path).runs == [RUN, of(SERIAL, 9.0), of("isolated", 8.0)]
+
+
+def test_live_loads_stay_relative_to_what_was_measured_first(tmp_path: Path) -> None:
+    path = tmp_path / "runs.jsonl"
+    results = Results(path)
+    assert results.capacity("soc:10+5", "0.5b", "q8_0") is None
+    results.add_capacity("soc:10+5", "0.5b", "q8_0", 2.5, 12.0)
+    for known in (results, Results(path)):
+        assert known.capacity("soc:10+5", "0.5b", "q8_0") == (2.5, 12.0)
+        assert known.capacity("soc:10+5", "3b", "q8_0") is None
+        assert known.capacity("soc:1+1", "0.5b", "q8_0") is None
 
 
 # ---------------------------------------------------------------- goals
