@@ -20,7 +20,7 @@ from edge_vlm_ros.action import AskQuestion
 from edge_vlm_ros.demo.render import Picture
 from edge_vlm_ros.demo.stream import TableStream
 from edge_vlm_ros.msg import ContextUsed, StreamStatus
-from edge_vlm_ros.ros.demo_camera import IMAGE_QOS, TRUTH_DEPTH
+from edge_vlm_ros.ros.demo_camera import IMAGE_QOS, TRUTH_QOS
 from edge_vlm_ros.ros.goals import send_goal
 from edge_vlm_ros.ros.stamps import stamp_to_ns
 
@@ -46,9 +46,7 @@ class CameraView:
         self._table: TableStream | None = None
         self._index_of: dict[int, int] = {}
         self._pictures: OrderedDict[int, Picture] = OrderedDict()
-        node.create_subscription(
-            String, f"/{stream}/truth", self._on_truth, QoSProfile(depth=TRUTH_DEPTH)
-        )
+        node.create_subscription(String, f"/{stream}/truth", self._on_truth, TRUTH_QOS)
         node.create_subscription(Image, f"/{stream}/image_raw", self._on_image, IMAGE_QOS)
         node.create_subscription(
             StreamStatus, f"/edge_vlm/streams/{stream}/status", self._on_status, 10

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
@@ -15,7 +15,8 @@ from edge_vlm_ros.demo.stream import TableStream
 
 from .parameters import Change, ParameterSpec
 
-TRUTH_DEPTH = 100
+# A picture can be in an answer before whoever checks it has found this topic.
+TRUTH_QOS = QoSProfile(depth=100, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 # Reliable serves every subscriber. With best effort, pictures larger than the receive buffers of
 # the loopback device get lost.
 IMAGE_QOS = QoSProfile(depth=5)
@@ -50,7 +51,7 @@ class DemoCamera(Node):
         self._table = TableStream(**self._table_arguments)
         self._index = 0
         self._images = self.create_publisher(Image, "image_raw", IMAGE_QOS)
-        self._truths = self.create_publisher(String, "truth", QoSProfile(depth=TRUTH_DEPTH))
+        self._truths = self.create_publisher(String, "truth", TRUTH_QOS)
         self.create_timer(1.0 / values["fps"], self._publish)
         self.get_logger().info(
             f"publishing {self._images.topic_name}, {values['width']}x{values['height']}, "
