@@ -102,9 +102,9 @@ class Results:
         there = [path] if path is not None and path.is_file() else []
         self.runs: list[Run] = read_runs(there)
         self._capacities = {
-            tuple(document["of"]): (document["questions_hz"], document["frames_hz"])
+            tuple(document["capacity_of"]): (document["questions_hz"], document["frames_hz"])
             for document in _documents(there)
-            if "of" in document
+            if "capacity_of" in document
         }
         if path is not None and there and not path.read_text().endswith("\n"):
             with path.open("a") as file:
@@ -126,8 +126,9 @@ class Results:
         self, setup: str, model: str, kv_type: str, questions_hz: float, frames_hz: float
     ) -> None:
         self._capacities[setup, model, kv_type] = questions_hz, frames_hz
-        of = [setup, model, kv_type]
-        self._write({"of": of, "questions_hz": questions_hz, "frames_hz": frames_hz})
+        self.note(
+            capacity_of=[setup, model, kv_type], questions_hz=questions_hz, frames_hz=frames_hz
+        )
 
     def note(self, **about: Any) -> None:
         """Keep something else that matters, such as the machine or a failure."""

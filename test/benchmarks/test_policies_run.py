@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.models import demo_model
-from benchmarks.policies_results import Key, Run
+from benchmarks.policies import Plan, measure_policies
+from benchmarks.policies_results import Key, Results, Run
 from benchmarks.policies_run import Carrier, Models, Settings, running
-from benchmarks.policies_setup import endless_model
+from benchmarks.policies_setup import Setup, endless_model
 from edge_vlm_ros.engines.config import EngineConfig
 from edge_vlm_ros.model_profile import ModelProfile
 from edge_vlm_ros.runtime import Runtime
@@ -102,3 +104,18 @@ def test_models_are_loaded_once(profile: ModelProfile) -> None:
         assert models.vocabulary is vocabulary and vocabulary.handle
     finally:
         models.free()
+
+
+def test_live_runs_that_are_added_later_are_at_the_same_loads(
+    profile: ModelProfile, tmp_path: Path
+) -> None:
+    told: list[str] = []
+    plan = Plan(
+        Setup("one", ENGINES, ()), "demo", "q8_0", ("batched:cpu",), ("live",),
+        runs=1, live_runs=1, live_s=0.2, limit_s=60.0, objective="completion",
+    )  # fmt: skip
+    for runs in (1, 2):  # as two calls of the command
+        results = Results(tmp_path / "runs.jsonl")
+        measure_policies(endless_model("demo"), replace(plan, live_runs=runs), results, told.append)
+        assert len(results.runs) == 3 * runs
+    assert sum(text.startswith("capacity of cpu") for text in told) == 1
